@@ -60,7 +60,7 @@ class Stub(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg]):
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
-        self._counted["episodes"] += msg.episodes
+        self._counted["episodes"] += msg.segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +95,21 @@ HEADER = (
 def episode(sender: str) -> InsertTransitionMsg:
     """An episode of 8m."""
     frames, agents = STEPS + 1, 8
-    return InsertTransitionMsg(
-        obs=freeze(np.zeros((frames, agents, 80), np.float32)),
-        state=freeze(np.zeros((frames, 168), np.float32)),
-        available=freeze(np.ones((frames, agents, 14), np.bool_)),
-        actions=freeze(np.zeros((STEPS, agents), np.int64)),
-        reward=freeze(np.zeros(STEPS, np.float32)),
+    return InsertTransitionMsg.of_episodes(
+        per_frame={
+            "obs": freeze(np.zeros((frames, agents, 80), np.float32)),
+            "state": freeze(np.zeros((frames, 168), np.float32)),
+            "available": freeze(np.ones((frames, agents, 14), np.bool_)),
+        },
+        per_step={
+            "actions": freeze(np.zeros((STEPS, agents), np.int64)),
+            "reward": freeze(np.zeros(STEPS, np.float32)),
+        },
+        per_segment={"epsilon": freeze(np.zeros(1, np.float32))},
         lengths=freeze(np.array([STEPS], np.int32)),
         terminated=freeze(np.ones(1, np.bool_)),
         won=freeze(np.zeros(1, np.bool_)),
         versions=freeze(np.zeros(STEPS, np.int32)),
-        epsilon=freeze(np.zeros(1, np.float32)),
         newest_version=None,
         sender=sender,
         source="",

@@ -37,9 +37,10 @@ from torch.nn.functional import elu, one_hot
 from components.envs import Skirmish
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
-from components.replay_buffers import EpisodeReplay, Episodes
+from components.replay_buffers import EpisodeReplay
 from components.rollout import Rollout
 from components.threads import with_threads
+from components.trajectory_manager import segments_of
 
 
 class ClassicAgent(nn.Module):
@@ -203,8 +204,7 @@ def played(spec: EnvSpec, episodes: int) -> EpisodeReplay:
     while len(replay) < episodes:
         ended = rollout.collect(8, epsilon=1.0)
         if ended is not None:
-            frames = (ended.obs, ended.state, ended.available)
-            replay.insert(Episodes(*frames, ended.actions, ended.reward, ended.terminated, ended.lengths))
+            replay.insert(segments_of(ended))
     rollout.close()
     return replay
 

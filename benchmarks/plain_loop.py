@@ -95,13 +95,13 @@ class Collector:
             frames = [(i, slice(0, n + 1)) for i, n in zip(over.tolist(), lengths.tolist(), strict=True)]
             steps = [(i, slice(0, n)) for i, n in zip(over.tolist(), lengths.tolist(), strict=True)]
             return done, Episodes(
-                np.concatenate([self.obs[i] for i in frames]),
-                np.concatenate([self.state[i] for i in frames]),
-                np.concatenate([self.available[i] for i in frames]),
-                np.concatenate([self.actions[i] for i in steps]),
-                np.concatenate([self.reward[i] for i in steps]),
-                env.terminated[over],
-                lengths,
+                obs=np.concatenate([self.obs[i] for i in frames]),
+                state=np.concatenate([self.state[i] for i in frames]),
+                available=np.concatenate([self.available[i] for i in frames]),
+                actions=np.concatenate([self.actions[i] for i in steps]),
+                reward=np.concatenate([self.reward[i] for i in steps]),
+                terminated=env.terminated[over],
+                lengths=lengths,
             )
 
 

@@ -26,10 +26,10 @@ class RunCounters:
     """Counts steps, episodes, batches and gradient steps, and keeps the results of the last episodes.
 
     Args:
-        limiter: counts episodes as inserts and batches as samples.
+        limiter: counts segments, such as whole episodes, as inserts and batches as samples.
         eval_interval: environment steps between two evaluations. The first is due at once.
         checkpoint_interval: environment steps between two checkpoints.
-        drop_stale: the largest policy lag of an episode's steps with which it is inserted; None to insert all.
+        drop_stale: the largest policy lag of a segment's steps with which it is inserted; None to insert all.
     """
 
     def __init__(
@@ -85,18 +85,22 @@ class RunCounters:
         return self.requested
 
     def count(self, msg: InsertTransitionMsg, newest: LoadParamsMsg | None) -> InsertTransitionMsg | None:
-        """Count the episodes of `msg`, and return those to insert; None if all of them are stale.
+        """Count the segments of `msg`, and return those to insert; None if all of them are stale.
 
         Args:
             newest: the newest parameters; None before the first.
         """
         self.env_steps += msg.steps
-        self.episodes += msg.episodes
-        ends = np.cumsum(msg.lengths)
-        totals = np.add.reduceat(msg.reward, np.concatenate([[0], ends[:-1]]))
-        for won, total, length in zip(msg.won, totals, msg.lengths, strict=True):
+        ended, reward = msg.terminated | msg.truncated, msg.per_step["reward"]
+        self.episodes += int(ended.sum())
+        if reward.ndim > 1:
+            reward = reward.reshape(len(reward), -1).mean(1)
+        totals = np.add.reduceat(reward, np.cumsum(msg.lengths) - msg.lengths) + msg.return_before
+        lengths = msg.first + msg.lengths
+        for won, total, length in zip(msg.won[ended], totals[ended], lengths[ended], strict=True):
             self._recent.append((bool(won), float(total), int(length)))
-        self._epsilon = float(msg.epsilon[-1])
+        epsilon = msg.per_segment.get("epsilon")
+        self._epsilon = None if epsilon is None else float(epsilon[-1])
         fresh: InsertTransitionMsg | None = msg
         lag = None
         if newest is not None:
@@ -105,7 +109,7 @@ class RunCounters:
             self._lags += np.bincount(np.searchsorted(LAGS, lags, side="right") - 1, minlength=len(LAGS))
             fresh = self._without_stale(msg.model_copy(update={"newest_version": newest.version}), lags)
         if fresh is not None:
-            self.limiter.insert(fresh.episodes)
+            self.limiter.insert(fresh.segments)
         node = (msg.source or msg.sender).partition("/")[0]
         self._played[node] = (self._played.get(node, (0, None))[0] + msg.steps, lag)
         self._told += 1
@@ -125,7 +129,7 @@ class RunCounters:
         return PlayedMsg(nodes=tuple((node, steps, lag) for node, (steps, lag) in self._played.items()))
 
     def _without_stale(self, msg: InsertTransitionMsg, lags: NDArray[np.integer[Any]]) -> InsertTransitionMsg | None:
-        """Return the episodes of `msg` without a step of too large a lag, and count the others."""
+        """Return the segments of `msg` without a step of too large a lag, and count the others."""
         if self._drop_stale is None or self._lag is None or self._lag <= self._drop_stale:
             return msg
         begins = np.cumsum(msg.lengths) - msg.lengths

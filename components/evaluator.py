@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from components.envs.base import preload
-from components.rollout import ActingFactory, EnvFactory, play_once
+from components.playing import play_once
+from components.rollout import ActingFactory, EnvFactory
 from components.threads import with_threads
 from messages import ClaimRoleMsg, EvaluateMsg, EvaluationResultMsg
 from orchestra import Actor, Preloads, Ref, State, UsageError, on

@@ -245,7 +245,7 @@ class Orchestrator(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        self._downstream.receive(msg.sender, msg.episodes)
+        self._downstream.receive(msg.sender, msg.segments)
         if (fresh := self._counters.count(msg, self._params)) is not None:
             await self.trajectories.tell(fresh)
         await self._drive()

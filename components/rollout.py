@@ -3,16 +3,18 @@
 Shapes: B copies, T steps of an episode (the limit at most), A agents; E finished episodes, N steps of all of them.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import ALL, Copies, Env, EnvSpec
-from components.policies.acting import ActingPolicy
+from components.experience import ExperienceSchema, FieldSpec
+from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
 from messages import InsertTransitionMsg
-from orchestra import freeze
+from orchestra import Arrays, freeze
 
 
 class EnvFactory(Protocol):
@@ -42,7 +44,9 @@ class ActingCopies:
     def __init__(self, env: Env, policy: ActingPolicy, rng: np.random.Generator) -> None:
         self.env, self._policy, self._rng = env, policy, rng
         self.hidden = policy.initial_hidden(env.n_envs)
-        self.last_actions = np.full((env.n_envs, env.spec.n_agents), -1, np.int64)  # (B, A)
+        item, dtype = env.spec.schema.items["actions"]
+        self._no_action = -1 if dtype.kind == "i" else 0
+        self.last_actions = np.full((env.n_envs, *item), self._no_action, dtype)  # (B, A) of a team
         self.ready: Copies = _NONE
         """The copies that wait for actions."""
         self._numbers = np.arange(env.n_envs)
@@ -54,27 +58,31 @@ class ActingCopies:
         self._forget(copies)
         self.ready = ALL if self.env.lock_step else self._without(copies)
 
-    def act(self, epsilon: float) -> NDArray[np.int64]:
-        """Choose the actions (n, A) of the copies that are ready, and send them."""
+    def act(self, epsilon: float) -> Acted | None:
+        """Choose the actions of the copies that are ready, and send them; None if no copy is ready."""
         env, ready = self.env, self.ready
         if not self.any_ready():
-            return self.last_actions[:0]
-        actions, hidden = self._policy.act(
-            env.obs[ready],
-            env.available[ready],
-            self.last_actions[ready],
-            self.hidden[ready],
-            epsilon=epsilon,
-            rng=self._rng,
+            return None
+        acted = self._policy.act_on(
+            self.frames(ready), self.last_actions[ready], self.hidden[ready], epsilon=epsilon, rng=self._rng
         )
         if isinstance(ready, slice):
-            self.hidden, self.last_actions = hidden, actions
+            self.hidden, self.last_actions = acted.hidden, acted.actions
         else:
-            self.hidden[ready], self.last_actions[ready] = hidden, actions
-        env.send(actions, ready)
+            self.hidden[ready], self.last_actions[ready] = acted.hidden, acted.actions
+        env.send(acted.actions, ready)
         self._acting[ready] = True
         self.ready = _NONE
-        return actions
+        return acted
+
+    def frames(self, copies: Copies) -> dict[str, NDArray[Any]]:
+        """Return the environment's fields per frame of these copies."""
+        arrays = self.env.fields()
+        return {name: arrays[name][copies] for name in self.env.spec.schema.frames}
+
+    def last_frame(self, copies: Copies) -> Mapping[str, NDArray[Any]]:
+        """Return the policy's fields per frame for the last frame of a segment in these copies."""
+        return self._policy.last_frame(self.frames(copies), self.last_actions[copies], self.hidden[copies])
 
     def receive(self) -> tuple[Copies, NDArray[np.bool_] | None]:
         """Wait for copies; return those that have made a step, and which (B,) have lost their episode, if any.
@@ -103,7 +111,7 @@ class ActingCopies:
 
     def _forget(self, copies: Copies | NDArray[np.bool_]) -> None:
         self.hidden[copies] = 0.0
-        self.last_actions[copies] = -1
+        self.last_actions[copies] = self._no_action
 
     def _without(self, copies: Copies) -> NDArray[np.int64]:
         return np.setdiff1d(self._numbers[self.ready], self._numbers[copies], assume_unique=True)
@@ -113,30 +121,51 @@ _NONE = np.empty(0, np.int64)
 
 
 class Rollout:
-    """Collects experience. Each copy has its own hidden states, last actions and episode memory.
+    """Collects experience. Each copy has its own hidden states, last actions and memory of its segment.
 
-    An ended episode stays in its row of the memories until the turn ends, while its copy goes on in a spare row. So all
-    episodes of a turn are copied once, straight into the arrays of their message.
+    An ended segment stays in its row of the memories until the turn ends, while its copy goes on in a spare row. So all
+    segments of a turn are copied once, straight into the arrays of their message.
+
+    Args:
+        env: the environments.
+        policy: acts in them, and declares its fields of a transition.
+        rng: all randomness of the policy.
+        segment_length: steps after which a segment ends though its episode goes on; None for whole episodes.
+
+    Raises:
+        ValueError: `segment_length` is below 1, or the fields of the policy clash with those of the environment.
     """
 
-    def __init__(self, env: Env, policy: ActingPolicy, rng: np.random.Generator) -> None:
-        spec = env.spec
+    def __init__(
+        self, env: Env, policy: ActingPolicy, rng: np.random.Generator, *, segment_length: int | None = None
+    ) -> None:
+        self.schema = segment_schema(env.spec, policy.fields, segment_length)
+        """The fields of a transition."""
         self.version = 0
         """Version of the acting parameters."""
         self._env = env
         self._policy = policy
         self._copies = ActingCopies(env, policy, rng)
-        self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the episodes under way
+        self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the segments under way
         self._spare = list(range(env.n_envs, 2 * env.n_envs))
         self._ended: list[_Ended] = []
-        self._t = np.zeros(env.n_envs, np.int64)  # (B,)
-        steps, frames = (2 * env.n_envs, spec.episode_limit), (2 * env.n_envs, spec.episode_limit + 1)
-        self._obs = np.zeros((*frames, spec.n_agents, spec.obs_size), np.float32)  # (2B, T+1, A, O)
-        self._state = np.zeros((*frames, spec.state_size), np.float32)  # (2B, T+1, S)
-        self._available = np.zeros((*frames, spec.n_agents, spec.n_actions), np.bool_)  # (2B, T+1, A, U)
-        self._actions = np.zeros((*steps, spec.n_agents), np.int64)  # (2B, T, A)
-        self._reward = np.zeros(steps, np.float32)  # (2B, T)
-        self._versions = np.zeros(steps, np.int32)  # (2B, T)
+        self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the segments under way
+        self._first = np.zeros(env.n_envs, np.int32)  # (B,): steps of the episode before the segment
+        self._return_before = np.zeros(env.n_envs, np.float64)  # (B,)
+        self._episode = np.arange(env.n_envs)  # (B,): number of the episode under way
+        self._episodes = np.array(env.n_envs)  # episodes begun
+        declared = env.spec.schema
+        self._seen = declared.frames
+        self._earned = tuple(name for name in declared.steps if name != "actions")
+        self._said = {name: spec.per for name, spec in policy.fields.items() if name != "epsilon"}
+        self._values_last_frame = "frame" in self._said.values()
+        limit, copies = self.schema.limit, 2 * env.n_envs
+        leading = {"frame": (copies, limit + 1), "step": (copies, limit), "segment": (copies,)}
+        self._memory = {
+            name: np.zeros((*leading[spec.per], *self.schema.items[name][0]), spec.dtype)
+            for name, spec in self.schema.fields
+        }
+        self._versions = np.zeros((copies, limit), np.int32)
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -149,10 +178,10 @@ class Rollout:
         self._env.close()
 
     def collect(self, steps: int, epsilon: float, most: int | None = None) -> InsertTransitionMsg | None:
-        """Make B times `steps` steps; return the episodes that ended, if any did.
+        """Make B times `steps` steps; return the segments that ended, if any did.
 
         In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while, or with
-        the step in which the `most`-th episode ends; None for any number.
+        the step in which the `most`-th segment ends; None for any number.
         """
         if not self._begun:
             self._copies.begin(ALL)
@@ -167,23 +196,24 @@ class Rollout:
             if not made and not self._copies.any_ready():
                 break
             if most is not None:
-                ended = sum(len(each.rows) for each in self._ended) + sum(each.episodes for each in parts)
+                ended = sum(len(each.rows) for each in self._ended) + sum(each.segments for each in parts)
                 if ended >= most:
                     break
         if self._ended:
             parts.append(self._cut(epsilon))
-        return concatenated(parts) if parts else None
+        return InsertTransitionMsg.concatenated(parts) if parts else None
 
     def state(self) -> dict[str, NDArray[Any]] | None:
         """Return the state by name, as copies, without the generator; None if the environment takes no snapshots.
 
-        Of the episodes under way it has the frames played so far, copy after copy.
+        Of the segments under way it has the frames played so far, copy after copy.
         """
         game = self._env.snapshot()
         if game is None:
             return None
         own = {name: array.copy() for name, array in self._changing().items()}
-        own |= {name: _joined(memory, self._rows, self._t) for name, memory in self._memories().items()}
+        own |= {f"memory/{name}": _joined(memory, self._rows, self._t) for name, memory in self._by_time().items()}
+        own |= {f"memory/{name}": self._memory[name][self._rows] for name in self.schema.segments}
         own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
 
@@ -193,91 +223,197 @@ class Rollout:
         Raises:
             ValueError: the state belongs to another rollout; nothing has changed.
         """
-        memories = self._memories()
-        for name, mine in {**self._changing(), **memories}.items():
-            shape = (int(_played(mine, state["t"]).sum()), *mine.shape[2:]) if name in memories else mine.shape
-            if name not in state or (state[name].shape, state[name].dtype) != (shape, mine.dtype):
-                raise ValueError(f"the state of another rollout: {name} must be {mine.dtype} {shape}")
+        n_envs, by_time = len(self._t), self._by_time()
+        expected = {name: (mine.shape, mine.dtype) for name, mine in self._changing().items()}
+        expected |= {
+            f"memory/{name}": ((int(_played(mine, state["t"]).sum()), *mine.shape[2:]), mine.dtype)
+            for name, mine in by_time.items()
+        }
+        for name in self.schema.segments:
+            mine = self._memory[name]
+            expected[f"memory/{name}"] = (n_envs, *mine.shape[1:]), mine.dtype
+        for name, (shape, dtype) in expected.items():
+            if name not in state or (state[name].shape, state[name].dtype) != (shape, dtype):
+                raise ValueError(f"the state of another rollout: {name} must be {dtype} {shape}")
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name, mine in self._changing().items():
             mine[...] = state[name]
-        n_envs = len(self._t)
         self._rows, self._spare = np.arange(n_envs), list(range(n_envs, 2 * n_envs))
-        for name, memory in memories.items():
-            memory[:n_envs][_played(memory, self._t)] = state[name]
+        for name, memory in by_time.items():
+            memory[:n_envs][_played(memory, self._t)] = state[f"memory/{name}"]
+        for name in self.schema.segments:
+            self._memory[name][:n_envs] = state[f"memory/{name}"]
         self._begun = bool(state["begun"])
         if self._begun:
             self._copies.ready = ALL
 
     def _changing(self) -> dict[str, NDArray[Any]]:
-        """Return what changes in place by name, each (B, …)."""
-        return {"t": self._t, "hidden": self._copies.hidden, "last_actions": self._copies.last_actions}
+        """Return what changes in place by name, each (B, …) but the number of episodes."""
+        return {
+            "t": self._t,
+            "hidden": self._copies.hidden,
+            "last_actions": self._copies.last_actions,
+            "first": self._first,
+            "return_before": self._return_before,
+            "episode": self._episode,
+            "episodes": self._episodes,
+        }
 
-    def _memories(self) -> dict[str, NDArray[Any]]:
-        """Return the memories of episodes by name, each (2B, frames, …)."""
-        return {name: getattr(self, f"_{name}") for name in _MEMORIES}
+    def _by_time(self) -> dict[str, NDArray[Any]]:
+        """Return the memories per frame and per step by name, each (2B, frames, …)."""
+        named = {name: self._memory[name] for name in (*self.schema.frames, *self.schema.steps)}
+        return {**named, "versions": self._versions}
 
     def _step(self, epsilon: float) -> tuple[int, InsertTransitionMsg | None]:
         """Act in the copies that are ready, and wait for others.
 
-        Return how many have made a step, and earlier episodes of the turn if their rows are needed.
+        Return how many have made a step, and earlier segments of the turn if their rows are needed.
         """
         env, rows, t, ready = self._env, self._rows, self._t, self._copies.ready
         self._observe(ready)
-        self._actions[rows[ready], t[ready]] = self._copies.act(epsilon)
-        self._versions[rows[ready], t[ready]] = self.version
+        acted = self._copies.act(epsilon)
+        if acted is not None:
+            self._remember(ready, acted)
         stepped, lost = self._copies.receive()
         if lost is not None:
-            t[lost] = 0
-        self._reward[rows[stepped], t[stepped]] = env.reward[stepped]
+            self._begin_episodes(lost)
+        arrays = env.fields()
+        for name in self._earned:
+            self._memory[name][rows[stepped], t[stepped]] = arrays[name][stepped]
         t[stepped] += 1
         done = np.zeros(env.n_envs, np.bool_)
         done[stepped] = env.terminated[stepped] | env.truncated[stepped]
+        full = t >= self.schema.limit
         made, part = len(t[stepped]), None
-        if done.any():
-            ended = np.flatnonzero(done)
-            self._observe(ended)
-            part = self._cut(epsilon) if len(ended) > len(self._spare) else None
-            self._ended.append(_Ended(rows[ended], t[ended], env.terminated[ended], env.won[ended]))
-            rows[ended] = [self._spare.pop() for _ in ended]
-            t[ended] = 0
-            self._copies.begin(ended)
+        if done.any() or full.any():
+            part = self._end(done, done | full, epsilon)
         return made, part
 
+    def _end(self, done: NDArray[np.bool_], over: NDArray[np.bool_], epsilon: float) -> InsertTransitionMsg | None:
+        """End the segments of the copies `over` (B,), and the episodes of those that are `done` (B,)."""
+        env, rows, t = self._env, self._rows, self._t
+        ended = np.flatnonzero(over)
+        self._observe(ended)
+        if self._values_last_frame:
+            last = self._copies.last_frame(ended)
+            for name, per in self._said.items():
+                if per == "frame":
+                    self._memory[name][rows[ended], t[ended]] = last[name]
+        part = self._cut(epsilon) if len(ended) > len(self._spare) else None
+        finished = done[ended]
+        self._ended.append(
+            _Ended(
+                rows[ended],
+                t[ended],
+                env.terminated[ended] & finished,
+                env.truncated[ended] & finished & ~env.terminated[ended],
+                env.won[ended] & finished,
+                self._episode[ended],
+                self._first[ended],
+                self._return_before[ended],
+            )
+        )
+        going_on = ended[~finished]
+        if len(going_on):
+            self._return_before[going_on] += [
+                self._earned_in(row, n) for row, n in zip(rows[going_on].tolist(), t[going_on].tolist(), strict=True)
+            ]
+            self._first[going_on] += t[going_on].astype(np.int32)
+        rows[ended] = [self._spare.pop() for _ in ended]
+        t[ended] = 0
+        if finished.any():
+            self._begin_episodes(done)
+            self._copies.begin(ended[finished])
+        return part
+
+    def _begin_episodes(self, copies: NDArray[np.bool_]) -> None:
+        """Begin to count new episodes in these copies (B,)."""
+        n = int(copies.sum())
+        self._t[copies] = 0
+        self._first[copies], self._return_before[copies] = 0, 0.0
+        self._episode[copies] = self._episodes + np.arange(n)
+        self._episodes += n
+
+    def _earned_in(self, row: int, n_steps: int) -> float:
+        """Return the reward of the first steps of a row, the mean over agents where each has one."""
+        return float(self._memory["reward"][row, :n_steps].reshape(n_steps, -1).mean(1, dtype=np.float64).sum())
+
     def _observe(self, copies: slice | NDArray[np.int64]) -> None:
-        env, rows, t = self._env, self._rows[copies], self._t[copies]
-        self._obs[rows, t] = env.obs[copies]
-        self._state[rows, t] = env.state[copies]
-        self._available[rows, t] = env.available[copies]
+        arrays, rows, t = self._env.fields(), self._rows[copies], self._t[copies]
+        for name in self._seen:
+            self._memory[name][rows, t] = arrays[name][copies]
+
+    def _remember(self, ready: Copies, acted: Acted) -> None:
+        """Write what the policy has done in the copies that were ready."""
+        rows, t = self._rows[ready], self._t[ready]
+        self._memory["actions"][rows, t] = acted.actions
+        self._versions[rows, t] = self.version
+        for name, per in self._said.items():
+            if per == "segment":
+                begins = t == 0
+                self._memory[name][rows[begins]] = acted.fields[name][begins]
+            else:
+                self._memory[name][rows, t] = acted.fields[name]
 
     def _cut(self, epsilon: float) -> InsertTransitionMsg:
-        """Return the episodes that ended in this turn, and free their rows."""
-        rows, lengths, terminated, won = (np.concatenate(arrays) for arrays in zip(*self._ended, strict=True))
+        """Return the segments that ended in this turn, and free their rows."""
+        columns = (np.concatenate(arrays) for arrays in zip(*self._ended, strict=True))
+        rows, lengths, terminated, truncated, won, episode, first, return_before = columns
         self._ended.clear()
         self._spare += rows.tolist()
-        arrays = {
-            name: freeze(_joined(memory, rows, lengths + (name in _FRAMES)))
-            for name, memory in self._memories().items()
-        }
+
+        def per(names: Iterable[str], more: int) -> Arrays:
+            return Arrays({name: freeze(_joined(self._memory[name], rows, lengths + more)) for name in names})
+
+        per_segment = {name: self._memory[name][rows] for name in self.schema.segments}
+        if "epsilon" in per_segment:
+            per_segment["epsilon"] = np.full(len(rows), epsilon, np.float32)
         return InsertTransitionMsg(
-            **arrays,
+            per_frame=per(self.schema.frames, 1),
+            per_step=per(self.schema.steps, 0),
+            per_segment=Arrays({name: freeze(array) for name, array in per_segment.items()}),
             lengths=freeze(lengths.astype(np.int32)),
             terminated=freeze(terminated),
+            truncated=freeze(truncated),
             won=freeze(won),
-            epsilon=freeze(np.full(len(rows), epsilon, np.float32)),
+            versions=freeze(_joined(self._versions, rows, lengths)),
+            episode=freeze(episode),
+            first=freeze(first),
+            return_before=freeze(return_before),
             newest_version=None,
             sender="",
             source="",
         )
 
 
+def segment_schema(
+    spec: EnvSpec, fields: Mapping[str, FieldSpec], segment_length: int | None = None
+) -> ExperienceSchema:
+    """Return the fields of a transition in this environment with a policy that declares `fields`.
+
+    Args:
+        spec: of the environment.
+        fields: of the policy.
+        segment_length: steps of a segment at most; None for whole episodes.
+
+    Raises:
+        ValueError: `segment_length` is below 1, or a field has the name of another.
+    """
+    schema = spec.schema.having(fields)
+    return schema if segment_length is None else schema.limited(min(segment_length, schema.limit))
+
+
 class _Ended(NamedTuple):
-    """Episodes that ended in one step."""
+    """Segments that ended in one step."""
 
     rows: NDArray[np.int64]  # (E,): of the memories
     lengths: NDArray[np.int64]  # (E,): steps
     terminated: NDArray[np.bool_]  # (E,)
+    truncated: NDArray[np.bool_]  # (E,)
     won: NDArray[np.bool_]  # (E,)
+    episode: NDArray[np.int64]  # (E,)
+    first: NDArray[np.int32]  # (E,)
+    return_before: NDArray[np.float64]  # (E,)
 
 
 def _joined(memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[Any]:
@@ -285,88 +421,7 @@ def _joined(memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.in
     return np.concatenate([memory[row, :count] for row, count in zip(rows.tolist(), counts.tolist(), strict=True)])
 
 
-def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
-    """Return all episodes of `parts` in one message."""
-    if len(parts) == 1:
-        return parts[0]
-    names = InsertTransitionMsg.wire.array_fields
-    arrays = {name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in names}
-    first = parts[0]
-    return InsertTransitionMsg(**arrays, newest_version=first.newest_version, sender=first.sender, source=first.source)
-
-
-_FRAMES = ("obs", "state", "available")
-_MEMORIES = (*_FRAMES, "actions", "reward", "versions")
-
-
 def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which frames of a memory (B, frames, …) are written after `t` (B,) steps, as (B, frames)."""
     played: NDArray[np.bool_] = np.arange(memory.shape[1]) < t[:, None]
     return played
-
-
-class EpisodeResults(NamedTuple):
-    """Results of E episodes."""
-
-    won: NDArray[np.bool_]  # (E,)
-    returns: NDArray[np.float64]  # (E,)
-    lengths: NDArray[np.int64]  # (E,)
-
-
-def play_once(
-    make_env: EnvFactory,
-    n_envs: int,
-    seed: int,
-    make_policy: ActingFactory,
-    params: NDArray[np.float32],
-    episodes: int,
-    rng: np.random.Generator,
-) -> EpisodeResults:
-    """Make environments and a policy with `params`, `play` greedily, and close the environments, even on failure."""
-    env = make_env(n_envs, seed=seed)
-    try:
-        policy = make_policy(env.spec, seed=0)
-        policy.load(params)
-        return play(env, policy, episodes, rng)
-    finally:
-        env.close()
-
-
-def play(
-    env: Env, policy: ActingPolicy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0
-) -> EpisodeResults:
-    """Play `episodes` whole episodes, greedily by default, and return their results.
-
-    The first episodes that began count, not the first that ended: that would favour short ones.
-    """
-    rounds: list[EpisodeResults] = []
-    copies = ActingCopies(env, policy, rng)
-    while (left := episodes - sum(len(part.won) for part in rounds)) > 0:
-        copies.begin(ALL)
-        total = np.zeros(env.n_envs)
-        length = np.zeros(env.n_envs, np.int64)
-        victory = np.zeros(env.n_envs, np.bool_)
-        playing = np.ones(env.n_envs, np.bool_)
-        while playing.any():
-            copies.act(epsilon)
-            stepped, lost = copies.receive()
-            counts = np.zeros(env.n_envs, np.bool_)
-            counts[stepped] = playing[stepped]
-            total[counts] += env.reward[counts]
-            length[counts] += 1
-            victory[counts] |= env.won[counts]
-            if lost is not None:  # they play another episode instead
-                total[lost & playing] = 0.0
-                length[lost & playing] = 0
-            done = np.zeros(env.n_envs, np.bool_)
-            done[stepped] = env.terminated[stepped] | env.truncated[stepped]
-            playing &= ~done
-            if not done.any():
-                continue
-            if not env.lock_step:
-                copies.leave(np.flatnonzero(done))
-            elif playing.any():
-                copies.begin(np.flatnonzero(done))  # a finished copy plays on; that episode does not count
-        count = min(left, env.n_envs)
-        rounds.append(EpisodeResults(victory[:count], total[:count], length[:count]))
-    return EpisodeResults(*map(np.concatenate, zip(*rounds, strict=True)))

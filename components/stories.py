@@ -49,7 +49,7 @@ def transition(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
 
 
 def params(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
-    """VERSION, a version of the parameters: its publication, and where it was loaded, used and tested."""
+    """VERSION, a version of the parameters: its publication, and where it was loaded, used, learned from and tested."""
     if not value.isdigit():
         raise UsageError(f"--params: got {value!r}; expected a whole number, as in 57")
     yield from Query(where=Where(f"version == {int(value)} or {int(value)} in versions")).deliveries(trace)

@@ -1,6 +1,6 @@
 """Trainer: learns from batches and publishes its parameters."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,7 +70,14 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     @on(BatchTrainingDataMsg)
     async def train(self, msg: BatchTrainingDataMsg) -> None:
-        batch = EpisodeBatch(**{field.name: getattr(msg, field.name) for field in fields(EpisodeBatch)})
+        batch = EpisodeBatch(
+            lengths=msg.lengths,
+            terminated=msg.terminated,
+            truncated=msg.truncated,
+            versions=msg.versions,
+            weights=msg.weights,
+            **msg.fields,
+        )
         since = self.clock.monotonic()
         learned = await self.offload(with_threads, self.threads, self._policy.learn, batch)
         seconds = self.clock.monotonic() - since

@@ -1,6 +1,5 @@
 """TrajectoryManager: holds experience and sends batches of it to the Trainer."""
 
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from components.checkpoints import run_state
 from components.checkpoints.array_file import CheckpointError
+from components.experience import ExperienceSchema
 from components.replay_buffers import Episodes, Sampled
 from messages import (
     BatchTrainingDataMsg,
@@ -19,11 +19,14 @@ from messages import (
     SaveCheckpointMsg,
     UpdatePriorityMsg,
 )
-from orchestra import Actor, Escalate, Supervision, UsageError, on
+from orchestra import Actor, Arrays, Escalate, Supervision, UsageError, on
 
 
 class ReplayBuffer(Protocol):
     """The replay buffer of a TrajectoryManager, such as `EpisodeReplay` and `PrioritizedEpisodeReplay`."""
+
+    @property
+    def schema(self) -> ExperienceSchema: ...
 
     def insert(self, episodes: Episodes) -> None: ...
 
@@ -67,14 +70,12 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
-        self._replay.insert(Episodes(**{field.name: getattr(msg, field.name) for field in fields(Episodes)}))
+        self._replay.insert(segments_of(msg))
 
     @on(SampleBatchMsg)
     async def sample(self, msg: SampleBatchMsg) -> None:
         sampled = self.draw(msg)
-        batch = {field.name: getattr(sampled.batch, field.name) for field in fields(sampled.batch)}
-        places = {"indices": sampled.indices, "generations": sampled.generations}
-        await msg.trainer.tell(BatchTrainingDataMsg(number=msg.number, **batch, **places))
+        await msg.trainer.tell(batch_message(msg.number, sampled, self._replay.schema))
 
     def draw(self, msg: SampleBatchMsg) -> Sampled:
         """Return the episodes to send for `msg`; a subclass may draw others."""
@@ -96,3 +97,34 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     def _experience(self, folder: Path) -> Path:
         return run_state.companion(folder, self.me.address, "replay")
+
+
+def segments_of(msg: InsertTransitionMsg) -> Episodes:
+    """Return the segments of a message, as replay buffers take them."""
+    return Episodes(
+        lengths=msg.lengths,
+        terminated=msg.terminated,
+        truncated=msg.truncated,
+        versions=msg.versions,
+        **msg.fields,
+    )
+
+
+def batch_message(number: int, sampled: Sampled, schema: ExperienceSchema) -> BatchTrainingDataMsg:
+    """Return the message of a sampled batch, the `number`-th of a run."""
+    batch = sampled.batch
+    groups = schema.grouped(batch.fields)
+    versions = np.full(batch.fields[schema.steps[0]].shape[:2], -1, np.int32)
+    return BatchTrainingDataMsg(
+        number=number,
+        per_frame=Arrays(groups["frame"]),
+        per_step=Arrays(groups["step"]),
+        per_segment=Arrays(groups["segment"]),
+        lengths=batch.lengths,
+        terminated=batch.terminated,
+        truncated=batch.truncated,
+        versions=versions if batch.versions is None else batch.versions,
+        weights=batch.weights,
+        indices=sampled.indices,
+        generations=sampled.generations,
+    )

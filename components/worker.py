@@ -49,6 +49,8 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         to: upstream, which takes the experience: a WorkerProxy, or without one the Orchestrator.
         n_envs: copies of the environment, stepped together.
         exploration: ε by the environment steps of the whole run.
+        segment_length: steps after which it sends what it has of an episode; None for whole episodes. Credits then are
+            for segments.
         steps_per_turn: steps of every copy for each `StepMsg`.
         threads: threads that NumPy, or torch, may use for acting.
     """
@@ -58,6 +60,7 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
     to: Ref[JoinMsg | InsertTransitionMsg]
     n_envs: int
     exploration: LinearSchedule
+    segment_length: int | None = None
     steps_per_turn: int = 8
     threads: int = 1
 
@@ -69,11 +72,11 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
     def __post_init__(self) -> None:
         own = self.env(self.n_envs, seed=self._seed())
         self._policy = with_threads(self.threads, self.policy, own.spec, seed=0)
-        self._rollout = Rollout(own, self._policy, self.rng)
+        self._rollout = Rollout(own, self._policy, self.rng, segment_length=self.segment_length)
         self._env_steps = 0
         self._loaded = False
         self._collecting = PAUSE
-        self._sent = 0  # episodes since it joined
+        self._sent = 0  # segments since it joined
         self._stepping = False
 
     async def started(self) -> None:
@@ -126,10 +129,10 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         if credit == 0 or not self._loaded:  # paused since; or an earlier incarnation sent it
             return
         turn = (self.steps_per_turn, self.exploration(self._env_steps), credit)
-        episodes = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
-        if episodes is not None:
-            self._sent += episodes.episodes
-            await self.to.tell(episodes.model_copy(update={"sender": self.me.address}))
+        collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
+        if collected is not None:
+            self._sent += collected.segments
+            await self.to.tell(collected.model_copy(update={"sender": self.me.address}))
         await self._step_on()
 
     @on(SaveStateMsg)

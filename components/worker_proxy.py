@@ -134,8 +134,8 @@ class WorkerProxy(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        self._workers.receive(msg.sender, msg.episodes)
-        self._sent += msg.episodes
+        self._workers.receive(msg.sender, msg.segments)
+        self._sent += msg.segments
         # The arrays stay where the worker has written them.
         mine = self.me.address
         await self._to.tell(msg.model_copy(update={"sender": mine, "source": msg.source or mine}))

@@ -1,39 +1,48 @@
 """Upwards: the experience of the workers."""
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from orchestra import Axes, Message, freeze
+from orchestra import Arrays, Axes, Message, freeze
 
 
 class InsertTransitionMsg(Message):
-    """Whole episodes of a team, back to back and without padding.
+    """Segments of episodes, back to back and without padding: whole episodes, or runs of consecutive steps of them.
 
-    An episode of length T has T steps (an action of each agent, a reward) and T+1 frames (observations before each step
-    and after the last). `frames` is the sum of all T+1, `steps` the sum of all T.
+    A segment of length T has T steps and T+1 frames: what is seen before each step, and after the last. The fields are
+    those of the run's experience schema, in three groups. `frames` is the sum of all T+1, `steps` the sum of all T.
     """
 
-    obs: Annotated[NDArray[np.float32], Axes("float32", "frames", "agents", "features")]
-    state: Annotated[NDArray[np.float32], Axes("float32", "frames", "state")]
-    available: Annotated[NDArray[np.bool_], Axes("bool", "frames", "agents", "actions")]
-    actions: Annotated[NDArray[np.int64], Axes("int64", "steps", "agents")]
-    reward: Annotated[NDArray[np.float32], Axes("float32", "steps")]
-    lengths: Annotated[NDArray[np.int32], Axes("int32", "episodes")]
-    terminated: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
-    """False for an episode that was cut at its limit: its last frame still has a value."""
-    won: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
+    per_frame: Arrays
+    """Fields with a row for each frame, (frames, …): observations, state, which actions are available."""
+    per_step: Arrays
+    """Fields with a row for each step, (steps, …): actions, reward, log-probability of the actions."""
+    per_segment: Arrays
+    """Fields with a row for each segment, (segments, …): exploration rate, hidden state at its first frame."""
+    lengths: Annotated[NDArray[np.int32], Axes("int32", "segments")]
+    terminated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
+    """True for a segment whose last frame ends its episode, so that this frame has no value."""
+    truncated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
+    """True for a segment whose episode was cut after it, as at a time limit: its last frame still has a value. Neither
+    is true for a segment whose episode goes on."""
+    won: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
     versions: Annotated[NDArray[np.int32], Axes("int32", "steps")]
     """Version of the parameters that chose the actions of each step."""
-    epsilon: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
-    """Exploration rate at the end of each episode, 0 to 1."""
+    episode: Annotated[NDArray[np.int64], Axes("int64", "segments")]
+    """Number of each segment's episode among those of the worker, which tells its episodes apart."""
+    first: Annotated[NDArray[np.int32], Axes("int32", "segments")]
+    """Step of its episode with which each segment begins; 0 for a whole episode."""
+    return_before: Annotated[NDArray[np.float64], Axes("float64", "segments")]
+    """Undiscounted reward of the episode before each segment, the mean over agents where each has a reward."""
     newest_version: int | None
-    """Version of the newest parameters when the episodes reached the Orchestrator, which adds the number; None before.
-    The *policy lag* of a step is this number less the step's own version."""
+    """Version of the newest parameters when the experience reached the Orchestrator, which adds the number; None
+    before. The *policy lag* of a step is this number less the step's own version."""
     sender: str
-    """Address of the actor that tells this message, whose credit the episodes use: a worker, or the proxy that passes
+    """Address of the actor that tells this message, whose credit the segments use: a worker, or the proxy that passes
     them on. Empty if no actor has told it yet."""
     source: str
     """Address of the actor by whose node the steps are counted: the first proxy on their way, that of the host where
@@ -41,33 +50,108 @@ class InsertTransitionMsg(Message):
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
-        steps, episodes = int(self.lengths.sum()), len(self.lengths)
-        if episodes == 0 or self.lengths.min() < 1:
-            raise ValueError(f"lengths: expected one episode or more, of one step or more each, got {self.lengths}")
-        if len(self.reward) != steps or len(self.obs) != steps + episodes:
-            raise ValueError(
-                f"{episodes} episodes of {steps} steps in all need {steps} steps and {steps + episodes} frames, "
-                f"got {len(self.reward)} and {len(self.obs)}"
-            )
+        steps, segments = int(self.lengths.sum()), len(self.lengths)
+        if segments == 0 or self.lengths.min() < 1:
+            raise ValueError(f"lengths: expected one segment or more, of one step or more each, got {self.lengths}")
+        if len(self.versions) != steps:
+            raise ValueError(f"versions: {segments} segments of {steps} steps in all, got {len(self.versions)} rows")
+        groups = (self.per_frame, steps + segments), (self.per_step, steps), (self.per_segment, segments)
+        for group, rows in groups:
+            for name, array in group.items():
+                if array.ndim == 0 or len(array) != rows:
+                    got = len(array) if array.ndim else "one value"
+                    raise ValueError(f"{name}: {segments} segments of {steps} steps in all need {rows} rows, got {got}")
         return self
 
     @property
-    def episodes(self) -> int:
-        """Number of episodes."""
+    def segments(self) -> int:
+        """Number of segments."""
         return len(self.lengths)
 
     @property
     def steps(self) -> int:
-        """Number of environment steps of all episodes."""
-        return len(self.reward)
+        """Number of environment steps of all segments."""
+        return len(self.versions)
 
-    def select(self, episodes: NDArray[np.bool_]) -> "InsertTransitionMsg":
-        """Return a message of the chosen episodes, (episodes,), of which there has to be one at least."""
-        rows = {
-            "frames": np.repeat(episodes, self.lengths + 1),
-            "steps": np.repeat(episodes, self.lengths),
-            "episodes": episodes,
-        }
-        arrays = {name: freeze(getattr(self, name)[rows[axes[0]]]) for name, axes in self.wire.axes}
-        rest = {"newest_version": self.newest_version, "sender": self.sender, "source": self.source}
-        return InsertTransitionMsg(**arrays, **rest)
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return the array of a field by its name."""
+        for group in (self.per_frame, self.per_step, self.per_segment):
+            if name in group:
+                return group[name]
+        raise KeyError(name)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The arrays of all three groups by name."""
+        return {**self.per_frame.plain(), **self.per_step.plain(), **self.per_segment.plain()}
+
+    def select(self, segments: NDArray[np.bool_]) -> "InsertTransitionMsg":
+        """Return a message of the chosen segments, (segments,), of which there has to be one at least."""
+        frames, steps = np.repeat(segments, self.lengths + 1), np.repeat(segments, self.lengths)
+
+        def chosen(group: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> Arrays:
+            return Arrays({name: freeze(array[rows]) for name, array in group.items()})
+
+        rows = {"steps": steps, "segments": segments}
+        return InsertTransitionMsg(
+            per_frame=chosen(self.per_frame, frames),
+            per_step=chosen(self.per_step, steps),
+            per_segment=chosen(self.per_segment, segments),
+            **{name: freeze(getattr(self, name)[rows[axes[0]]]) for name, axes in self.wire.axes},
+            newest_version=self.newest_version,
+            sender=self.sender,
+            source=self.source,
+        )
+
+    @classmethod
+    def of_episodes(
+        cls,
+        *,
+        per_frame: Mapping[str, NDArray[Any]],
+        per_step: Mapping[str, NDArray[Any]],
+        per_segment: Mapping[str, NDArray[Any]],
+        lengths: NDArray[np.int32],
+        terminated: NDArray[np.bool_],
+        won: NDArray[np.bool_],
+        versions: NDArray[np.int32],
+        newest_version: int | None = None,
+        sender: str = "",
+        source: str = "",
+    ) -> "InsertTransitionMsg":
+        """Return a message of whole episodes, in which those that are not `terminated` were cut."""
+        n = len(lengths)
+        return cls(
+            per_frame=Arrays(per_frame),
+            per_step=Arrays(per_step),
+            per_segment=Arrays(per_segment),
+            lengths=lengths,
+            terminated=terminated,
+            truncated=freeze(~terminated),
+            won=won,
+            versions=versions,
+            episode=freeze(np.arange(n)),
+            first=freeze(np.zeros(n, np.int32)),
+            return_before=freeze(np.zeros(n, np.float64)),
+            newest_version=newest_version,
+            sender=sender,
+            source=source,
+        )
+
+    @classmethod
+    def concatenated(cls, parts: "list[InsertTransitionMsg]") -> "InsertTransitionMsg":
+        """Return all segments of `parts`, which have the same fields, in one message."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def joined(groups: list[Arrays]) -> Arrays:
+            return Arrays({name: freeze(np.concatenate([group[name] for group in groups])) for name in groups[0]})
+
+        return cls(
+            per_frame=joined([part.per_frame for part in parts]),
+            per_step=joined([part.per_step for part in parts]),
+            per_segment=joined([part.per_segment for part in parts]),
+            **{name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in cls.wire.array_fields},
+            newest_version=parts[0].newest_version,
+            sender=parts[0].sender,
+            source=parts[0].source,
+        )

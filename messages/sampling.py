@@ -1,44 +1,65 @@
 """Sampling: the request of a batch, the batch for the Trainer, and the priorities that it returns."""
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from orchestra import Axes, Lane, Message, Ref
+from orchestra import Arrays, Axes, Lane, Message, Ref
 
 
 class BatchTrainingDataMsg(Message):
-    """A batch of whole episodes, padded with zeros to the longest; it has one frame more than steps."""
+    """A batch of segments, each a whole episode or a part of one, padded with zeros to the longest.
+
+    It has one frame more than steps. The fields are those of the run's experience schema, in three groups.
+    """
 
     lane: ClassVar[Lane] = Lane.SOLICITED
 
     number: int
     """Number of the batch within the run, from 1."""
-    obs: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "agents", "features")]
-    state: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "state")]
-    available: Annotated[NDArray[np.bool_], Axes("bool", "episodes", "frames", "agents", "actions")]
-    actions: Annotated[NDArray[np.int64], Axes("int64", "episodes", "steps", "agents")]
-    reward: Annotated[NDArray[np.float32], Axes("float32", "episodes", "steps")]
-    lengths: Annotated[NDArray[np.int32], Axes("int32", "episodes")]
-    terminated: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
-    epsilon: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
-    """Exploration rate at the end of each episode, 0 to 1."""
-    weights: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
+    per_frame: Arrays
+    """Fields with a row for each frame, (segments, frames, …)."""
+    per_step: Arrays
+    """Fields with a row for each step, (segments, steps, …)."""
+    per_segment: Arrays
+    """Fields with a row for each segment, (segments, …)."""
+    lengths: Annotated[NDArray[np.int32], Axes("int32", "segments")]
+    terminated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
+    """True where the last frame ends the episode and has no value."""
+    truncated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
+    """True where the episode was cut after the last frame, which has a value."""
+    versions: Annotated[NDArray[np.int32], Axes("int32", "segments", "steps")]
+    """Version of the parameters that chose the actions of each step; -1 where it is unknown."""
+    weights: Annotated[NDArray[np.float32], Axes("float32", "segments")]
     """Importance weights of prioritised sampling; ones otherwise."""
-    indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    generations: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    """Which episode lay at each index, so that priorities of a since overwritten episode are ignored."""
+    indices: Annotated[NDArray[np.int64], Axes("int64", "segments")]
+    generations: Annotated[NDArray[np.int64], Axes("int64", "segments")]
+    """Which segment lay at each index, so that priorities of a since overwritten one are ignored."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
-        frames, steps = self.obs.shape[1], self.reward.shape[1]
-        if frames != steps + 1:
-            raise ValueError(f"{steps} steps need {steps + 1} frames, got {frames}")
-        if len(self.lengths) == 0 or self.lengths.min() < 1 or self.lengths.max() > steps:
-            raise ValueError(f"lengths: expected one episode or more, of 1 to {steps} steps each, got {self.lengths}")
+        n, steps = self.versions.shape
+        if n == 0 or self.lengths.min() < 1 or self.lengths.max() > steps:
+            raise ValueError(f"lengths: expected one segment or more, of 1 to {steps} steps each, got {self.lengths}")
+        for group, leading in ((self.per_frame, (n, steps + 1)), (self.per_step, (n, steps)), (self.per_segment, (n,))):
+            for name, array in group.items():
+                if array.shape[: len(leading)] != leading:
+                    raise ValueError(f"{name}: {n} segments of up to {steps} steps need {leading}, got {array.shape}")
         return self
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return the array of a field by its name."""
+        for group in (self.per_frame, self.per_step, self.per_segment):
+            if name in group:
+                return group[name]
+        raise KeyError(name)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The arrays of all three groups by name."""
+        return {**self.per_frame.plain(), **self.per_step.plain(), **self.per_segment.plain()}
 
 
 class SampleBatchMsg(Message):
@@ -47,14 +68,14 @@ class SampleBatchMsg(Message):
     number: int
     """Number of the batch within the run, from 1."""
     batch_size: int
-    """Number of episodes."""
+    """Number of segments."""
     trainer: Ref[BatchTrainingDataMsg]
     """Receives the batch."""
 
 
 class UpdatePriorityMsg(Message):
-    """New priorities of learned episodes."""
+    """New priorities of learned segments."""
 
-    indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    generations: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    priorities: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
+    indices: Annotated[NDArray[np.int64], Axes("int64", "segments")]
+    generations: Annotated[NDArray[np.int64], Axes("int64", "segments")]
+    priorities: Annotated[NDArray[np.float32], Axes("float32", "segments")]

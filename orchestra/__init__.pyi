@@ -3,6 +3,7 @@ from .actors.actor import State as State
 from .actors.actor import on as on
 from .actors.addresses import check_name as check_name
 from .actors.arrays import freeze as freeze
+from .actors.axes import Arrays as Arrays
 from .actors.axes import Axes as Axes
 from .actors.message import Lane as Lane
 from .actors.message import Message as Message

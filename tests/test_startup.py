@@ -26,7 +26,8 @@ topology = build(function, Flags.of(function).parse(["--scenario", "3m", "--envs
 ACTING = f"""
 {PLANNED}
 import numpy as np
-from components.rollout import Rollout, play_once
+from components.playing import play_once
+from components.rollout import Rollout
 
 planned = topology.nodes["worker-0-0"].actors[0].factory.keywords
 env, policy = planned["env"](4, seed=0), planned["policy"](planned["env"](1, seed=0).spec, seed=0)

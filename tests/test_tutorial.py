@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from team_experience import team_episodes
 
 from components.envs.base import EnvSpec
 from components.replay_buffers import EpisodeReplay
@@ -64,7 +65,7 @@ def played(*outcomes: bool) -> InsertTransitionMsg:
     won = np.array(outcomes)
     n = len(won)
     frames = np.repeat(won, 2).astype(np.float32)
-    return InsertTransitionMsg(
+    return team_episodes(
         obs=np.broadcast_to(frames[:, None, None], (2 * n, 2, 4)).copy(),
         state=np.broadcast_to(frames[:, None], (2 * n, 3)).copy(),
         available=np.ones((2 * n, 2, 3), np.bool_),
@@ -101,7 +102,7 @@ def test_the_trajectory_manager_of_the_example_rehearses_what_was_won(run) -> No
             batches = {batch.number: batch for batch in await trainer.heard(BatchTrainingDataMsg, 6)}
             rehearsed = {number for number, batch in batches.items() if (batch.generations == -1).all()}
             assert rehearsed == {4, 6}
-            assert all((batches[number].reward == 1.0).all() for number in rehearsed)
+            assert all((batches[number]["reward"] == 1.0).all() for number in rehearsed)
 
     run(main())
 

@@ -4,18 +4,20 @@ Shapes, here and in every environment: B copies, A agents, O observation size, S
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.experience import ExperienceSchema, Fields, team_fields
+
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """The sizes that a policy and a replay buffer need to know of an environment."""
+    """What a policy and a replay buffer need to know of an environment: its sizes, and the fields that it declares."""
 
     name: str
     """The scenario, as its users call it: `3m`."""
@@ -25,6 +27,20 @@ class EnvSpec:
     state_size: int
     episode_limit: int
     """Steps after which an episode is cut."""
+    fields: Fields = ()
+    """The fields per frame and per step that the environment fills, and `actions`; empty for those of a cooperative
+    team with discrete actions, `team_fields`."""
+
+    @property
+    def schema(self) -> ExperienceSchema:
+        """The fields of the environment; a policy adds its own."""
+        return _schema(self)
+
+
+@cache
+def _schema(spec: EnvSpec) -> ExperienceSchema:
+    sizes = (spec.n_agents, spec.n_actions, spec.obs_size, spec.state_size)
+    return ExperienceSchema(spec.n_agents, spec.episode_limit, spec.fields or team_fields(*sizes))
 
 
 Copies: TypeAlias = NDArray[np.int64] | slice
@@ -64,6 +80,13 @@ class Env(ABC):
         self.available = np.zeros((copies, spec.n_agents, spec.n_actions), np.bool_)
         self.reward = np.zeros(copies, np.float32)
         self.terminated, self.truncated, self.won = np.zeros((3, copies), np.bool_)
+
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        """Return the arrays (B, …) of the declared fields but `actions`, by name: the environment's own memory.
+
+        By default these are the attributes of those names. An environment whose fields have other names overrides it.
+        """
+        return {name: getattr(self, name) for name, _ in self.spec.schema.fields if name != "actions"}
 
     def prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
         """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.

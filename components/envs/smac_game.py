@@ -35,7 +35,7 @@ class SmacGame(Env):
         sizes = {name: int(info[name]) for name in names}
         if not all(size > 0 for size in sizes.values()):
             raise ValueError(f"the game's sizes make no sense: {sizes}")
-        self.spec = EnvSpec(map_name, *sizes.values())
+        self.spec = EnvSpec(map_name, *sizes.values())  # type: ignore[arg-type]  # five sizes, and no fields
         self._allocate()
         self._lost = np.zeros(1, np.bool_)
 

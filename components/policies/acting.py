@@ -5,6 +5,7 @@ Shapes: B copies of the environment, A agents, R = B * A rows, O observation siz
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,19 +13,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
+from components.experience import EPSILON, FieldSpec
 
 HIDDEN_SIZE = 64
 """Units of the agents' GRU and of the layer before it, by default; 64 in PyMARL."""
 
 
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What a policy did in one frame of n copies."""
+
+    actions: NDArray[Any]  # (n, A, …), or (n, …) if the schema's actions have no axis of agents
+    hidden: NDArray[np.float32]  # (n, A, H): the next recurrent state
+    fields: Mapping[str, NDArray[Any]]  # (n, …) of each field that the policy declares, but `epsilon`
+
+
 class ActingPolicy(ABC):
-    """Acts for all agents of a team with parameters that it is given. It serves one thread at a time."""
+    """Acts for all agents of a team with parameters that it is given. It serves one thread at a time.
+
+    A policy overrides `act`, or `act_on` if it sees other fields than `obs` and `available`, or declares fields.
+    """
+
+    fields: Mapping[str, FieldSpec] = EPSILON
+    """The fields of a transition that the policy declares. `epsilon` is filled by the rollout. Fields per frame and per
+    step are filled at every step, fields per segment at its first."""
 
     @abstractmethod
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
         """Return the recurrent state at the start of an episode, (B, A, H) zeros, writable."""
 
-    @abstractmethod
+    def act_on(
+        self,
+        frames: Mapping[str, NDArray[Any]],
+        last_actions: NDArray[Any],
+        hidden: NDArray[np.float32],  # (n, A, H)
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> Acted:
+        """Choose actions for n copies, and return them with the policy's fields. All arrays are new.
+
+        Args:
+            frames: the environment's fields per frame by name, (n, …); views of its memory.
+            last_actions: as `Acted.actions`; -1 at the start of an episode, 0 for actions that are no integers.
+            hidden: the recurrent state.
+            epsilon: exploration rate; 0 asks for the greedy action, or the mode of the distribution.
+            rng: all randomness.
+        """
+        actions, after = self.act(frames["obs"], frames["available"], last_actions, hidden, epsilon=epsilon, rng=rng)
+        return Acted(actions, after, {})
+
+    def last_frame(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> Mapping[str, NDArray[Any]]:
+        """Return the policy's fields per frame (n, …) for the frames after which nothing is done in the segment."""
+        return {}
+
     def act(
         self,
         obs: NDArray[np.float32],  # (B, A, O)
@@ -39,7 +83,11 @@ class ActingPolicy(ABC):
 
         With probability `epsilon`, drawn per agent, the action is uniform over the available ones; otherwise it is
         the greedy one. All randomness comes from `rng`, and with `epsilon` 0 none is drawn. Both arrays are new.
+
+        Raises:
+            TypeError: the policy acts on other fields: call `act_on`.
         """
+        raise TypeError(f"{type(self).__name__} acts on named fields: call act_on")
 
     @abstractmethod
     def params(self) -> NDArray[np.float32]:

@@ -12,35 +12,89 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import EnvSpec
+from components.experience import SchemaMismatch
 from components.policies.acting import ActingPolicy
 
 
-def item_shapes(spec: EnvSpec) -> dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]:
-    """Return of each field of steps by how many it has more of them than there are steps, its shape and its dtype."""
-    a, u = spec.n_agents, spec.n_actions
-    return {
-        "obs": (1, (a, spec.obs_size), np.dtype(np.float32)),
-        "state": (1, (spec.state_size,), np.dtype(np.float32)),
-        "available": (1, (a, u), np.dtype(np.bool_)),
-        "actions": (0, (a,), np.dtype(np.int64)),
-        "reward": (0, (), np.dtype(np.float32)),
-    }
-
-
-@dataclass(frozen=True, slots=True)
 class EpisodeBatch:
-    """Whole episodes, padded with zeros to the longest of them. Arrays may be read-only."""
+    """Segments, each a whole episode or a part of one, padded with zeros to the longest. Arrays may be read-only.
 
-    obs: NDArray[np.float32]  # (E, T+1, A, O)
-    state: NDArray[np.float32]  # (E, T+1, S)
-    available: NDArray[np.bool_]  # (E, T+1, A, U)
-    actions: NDArray[np.int64]  # (E, T, A)
-    reward: NDArray[np.float32]  # (E, T)
-    lengths: NDArray[np.int32]  # (E,): steps of each episode, 1 to T; frames 0 to length are real
-    terminated: NDArray[np.bool_]  # (E,): false where the episode was cut and its last frame has a value
-    weights: NDArray[np.float32]  # (E,): importance weights of prioritised sampling; ones otherwise
-    epsilon: NDArray[np.float32] | None = None  # (E,): exploration rate at the end of each episode; None for 0
+    Args:
+        lengths: (E,) int32, steps of each segment, 1 to T; frames 0 to length are real.
+        terminated: (E,) bool, true where the last frame ends the episode and has no value.
+        weights: (E,) float32, importance weights of prioritised sampling; ones otherwise.
+        truncated: (E,) bool, true where the episode was cut after the last frame, which has a value. By default all
+            segments that are not `terminated` are: whole episodes.
+        versions: (E, T) int32, version of the parameters of each step; None where they are unknown.
+        fields: the fields of the experience schema by name: (E, T+1, …) of frames, (E, T, …) of steps, (E, …) of
+            segments.
+    """
+
+    __slots__ = ("fields", "lengths", "terminated", "truncated", "versions", "weights")
+
+    def __init__(
+        self,
+        *,
+        lengths: NDArray[np.int32],
+        terminated: NDArray[np.bool_],
+        weights: NDArray[np.float32],
+        truncated: NDArray[np.bool_] | None = None,
+        versions: NDArray[np.int32] | None = None,
+        **fields: NDArray[Any],
+    ) -> None:
+        self.lengths, self.terminated, self.weights, self.versions = lengths, terminated, weights, versions
+        self.truncated = ~terminated if truncated is None else truncated
+        self.fields: Mapping[str, NDArray[Any]] = fields
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a field.
+
+        Raises:
+            SchemaMismatch: the batch has no such field.
+        """
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise SchemaMismatch(f"{name}: this batch has only the fields {', '.join(self.fields)}") from None
+
+    @property
+    def obs(self) -> NDArray[np.float32]:
+        """The field `obs`, (E, T+1, A, O) of a team."""
+        return self["obs"]
+
+    @property
+    def state(self) -> NDArray[np.float32]:
+        """The field `state`, (E, T+1, S) of a team."""
+        return self["state"]
+
+    @property
+    def available(self) -> NDArray[np.bool_]:
+        """The field `available`, (E, T+1, A, U) of a team."""
+        return self["available"]
+
+    @property
+    def actions(self) -> NDArray[np.int64]:
+        """The field `actions`, (E, T, A) of a team."""
+        return self["actions"]
+
+    @property
+    def reward(self) -> NDArray[np.float32]:
+        """The field `reward`, (E, T) of a team."""
+        return self["reward"]
+
+    @property
+    def epsilon(self) -> NDArray[np.float32] | None:
+        """The field `epsilon`, (E,); None for experience without it."""
+        return self.fields.get("epsilon")
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the keywords of the constructor that makes an equal batch."""
+        own = {name: getattr(self, name) for name in self.__slots__ if name != "fields"}
+        return {**{name: array for name, array in own.items() if array is not None}, **self.fields}
+
+    def replaced(self, **changes: NDArray[Any]) -> "EpisodeBatch":
+        """Return a batch with some arrays replaced."""
+        return EpisodeBatch(**{**self.arrays(), **changes})
 
 
 @dataclass(frozen=True, slots=True)

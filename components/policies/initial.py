@@ -8,30 +8,37 @@ import torch
 from torch import Tensor, nn
 
 InitKind = Literal["uniform", "orthogonal"]
+_GATES = {nn.GRU: 3, nn.GRUCell: 3, nn.LSTM: 4, nn.LSTMCell: 4, nn.RNN: 1, nn.RNNCell: 1}
+"""Gates of recurrent layers, whose matrices lie one below the other."""
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
 def initialise(modules: Sequence[nn.Module], kind: InitKind, generator: torch.Generator) -> None:
-    """Draw all parameters from `generator` alone, on the CPU, so that they are equal on every device.
+    """Draw the parameters of layers from `generator` alone, on the CPU, so that they are equal on every device.
+
+    Layers are linear, convolutional and recurrent ones. All other modules, such as LayerNorm and Embedding, and
+    parameters that a module of its own makes keep the values of their constructor.
 
     "uniform" is what torch does by default, U(-k, k) with k = 1/√(fan-in). "orthogonal" makes the rows or the columns
     of each weight matrix orthonormal, of each gate's matrix in a GRU, and all biases 0: signals and gradients keep
     their size from layer to layer and from step to step (Saxe et al. 2014; the default of MAPPO, Yu et al. 2022).
     """
-    for module in (m for top in modules for m in top.modules()):
-        own = list(module.parameters(recurse=False))
-        if not own:
+    for module in dict.fromkeys(m for top in modules for m in top.modules()):
+        gates = _GATES.get(type(module))
+        if gates is None and not isinstance(module, _LAYERS):
             continue
-        gates = 3 if isinstance(module, nn.GRU) else 1
+        own = list(module.parameters(recurse=False))
         # The weights come first; a bias has the bound of its layer's weights, and torch gives a GRU that of its size.
-        bound = 1.0 / math.sqrt(module.hidden_size if isinstance(module, nn.GRU) else own[0].shape[1])
+        fan_in = own[0][0].numel() if gates is None else int(module.hidden_size)  # type: ignore[arg-type]  # an int
+        bound = 1.0 / math.sqrt(fan_in)
         for p in own:
             drawn = torch.zeros(p.shape, dtype=p.dtype)
             if kind == "uniform":
                 drawn.uniform_(-bound, bound, generator=generator)
             elif drawn.ndim > 1:
-                for gate in drawn.chunk(gates):
-                    _orthogonal(gate, generator)
+                for gate in drawn.chunk(gates or 1):
+                    _orthogonal(gate.view(len(gate), -1), generator)
             p.copy_(drawn)
 
 

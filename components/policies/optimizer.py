@@ -26,7 +26,9 @@ class FlatOptimizer:
     def __init__(
         self, flat: Tensor, modules: Iterable[nn.Module], kind: OptimizerKind, learning_rate: float, clip: float
     ) -> None:
-        self._flat, self._parameters = flat.detach(), [p for module in modules for p in module.parameters()]
+        self._flat = flat.detach()
+        self._parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
+        self._learned = [p for p in self._parameters if p.requires_grad]
         self.kind, self._learning_rate, self._clip = kind, learning_rate, clip
 
     def prepare(self) -> None:
@@ -54,7 +56,11 @@ class FlatOptimizer:
         """
         optimizer, gradient = self._optimizer, self._flat.grad
         assert gradient is not None
-        torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self._parameters)], out=gradient)
+        found = iter(torch.autograd.grad(loss, self._learned, allow_unused=True))
+        gradients = [(p, next(found) if p.requires_grad else None) for p in self._parameters]
+        # A parameter that is frozen, or that the loss does not depend on, has a gradient of 0.
+        whole = [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for p, g in gradients]
+        torch.cat(whole, out=gradient)
         norm = float(gradient.norm())
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient of {what} has norm {norm}")

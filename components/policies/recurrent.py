@@ -8,16 +8,15 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from components.envs.base import EnvSpec
+from components.experience import SchemaMismatch
 from components.policies import kernel
-from components.policies.base import EpisodeBatch, Policy, TrainStepResult, item_shapes
-from components.policies.devices import opened
-from components.policies.initial import initialise
+from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.inputs import AgentInputs
-from components.policies.networks import RecurrentAgent, flatten_parameters
-from components.policies.optimizer import FlatOptimizer, same, shapes_of
+from components.policies.modules import ModulePolicy
+from components.policies.networks import RecurrentAgent
 from components.policies.options import Options, RecurrentOptions
 from components.policies.packing import Packing
 from components.policies.returns import lambda_returns
@@ -68,7 +67,7 @@ class PackedSteps:
         return q.view(-1).gather(0, chosen.view(-1)).view(-1, n_agents)
 
 
-class RecurrentPolicy(Policy):
+class RecurrentPolicy(ModulePolicy):
     """Agents that share one recurrent network and act by its output for each action.
 
     Args:
@@ -79,25 +78,19 @@ class RecurrentPolicy(Policy):
         ValueError: an option is out of its range.
     """
 
-    _optimizers: Mapping[str, FlatOptimizer]
-    """The optimisers by name; a subclass makes them."""
-
     def __init__(self, spec: EnvSpec, **options: Unpack[RecurrentOptions]) -> None:
         self.spec, self.options = spec, Options(**options)
-        self.updates = 0
-        """Batches learnt from so far."""
-        self._device, self._dtype = opened(self.options.device), self.options.dtype
-        with torch.device("meta"):
+        with torch.random.fork_rng(devices=[]):
             self.agent = RecurrentAgent(spec, self.options.hidden_size)
-            self._online, self._target = self._make_networks()
-        self._flat = flatten_parameters(list(self._online.values()), self._device, self._dtype)
-        self._target_flat = flatten_parameters(list(self._target.values()), self._device, self._dtype)
-        generator = torch.Generator().manual_seed(self.options.seed)
-        initialise(list(self._online.values()), self.options.init, generator)
-        self._n_acting = sum(p.numel() for p in self.agent.parameters())
+        super().__init__(
+            spec,
+            seed=self.options.seed,
+            device=self.options.device,
+            dtype=self.options.dtype,
+            init=self.options.init,
+        )
         # A GPU copies from pinned memory asynchronously, while the next array is gathered.
         self._gathered = Scratch(pinned=self._device.type == "cuda")
-        self.update_targets()
 
     @staticmethod
     @abstractmethod
@@ -106,22 +99,9 @@ class RecurrentPolicy(Policy):
     ) -> NDArray[np.int64]:
         """Choose actions, as an `acting.Choice`."""
 
-    @abstractmethod
-    def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-        """Return the networks that learn, `self.agent` first, and the target networks, both by name.
-
-        The target networks are copies of the last networks that learn, in the same order.
-        """
-
     def prepare(self) -> None:
         kernel.prepare(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
-        for optimizer in self._optimizers.values():
-            optimizer.prepare()
-
-    def update_targets(self) -> None:
-        """Copy the online networks to the target networks."""
-        with torch.no_grad():
-            self._target_flat.copy_(self._flat[len(self._flat) - len(self._target_flat) :])
+        super().prepare()
 
     # Acting ---------------------------------------------------------------------------------------------------------
 
@@ -152,16 +132,6 @@ class RecurrentPolicy(Policy):
     def _tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
         # torch warns about read-only memory, so it is copied.
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device, dtype)
-
-    def params(self) -> NDArray[np.float32]:
-        copy = self._flat[: self._n_acting].to("cpu", torch.float32, copy=True).numpy()
-        copy.flags.writeable = False
-        return copy
-
-    def load(self, params: NDArray[np.float32]) -> None:
-        if params.shape != (self._n_acting,):
-            raise ValueError(f"params: expected shape ({self._n_acting},) for {self!r}, got {params.shape}")
-        self._flat[: self._n_acting] = self._tensor(params, self._dtype)
 
     # Batches --------------------------------------------------------------------------------------------------------
 
@@ -237,45 +207,11 @@ class RecurrentPolicy(Policy):
 
     def _check(self, batch: EpisodeBatch) -> None:
         n_episodes, n_steps = batch.reward.shape
-        shapes = {name: (n_episodes, n_steps + more, *item) for name, (more, item, _) in item_shapes(self.spec).items()}
-        of_episodes = dict.fromkeys(("lengths", "terminated", "weights", "epsilon"), (n_episodes,))
-        for name, expected in {**shapes, **of_episodes}.items():
+        try:
+            self.spec.schema.check_batch(batch.fields, n_episodes, n_steps)
+        except SchemaMismatch as error:
+            raise ValueError(f"batch.{error}") from error
+        for name in ("lengths", "terminated", "truncated", "weights", "epsilon"):
             array = getattr(batch, name)
-            if array is not None and array.shape != expected:
-                raise ValueError(f"batch.{name}: expected shape {expected}, got {array.shape}")
-
-    # Checkpoints ----------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **{part: {name: p.to("cpu", copy=True) for name, p in own.items()} for part, own in self._parts().items()},
-            "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers.items()},
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        optimizers, parts = self._optimizers, self._parts()
-        same("state", {"online", "target", "optimizers", "updates"}, set(state))
-        same("optimizers", set(optimizers), set(state["optimizers"]))
-        for part, own in parts.items():
-            same(part, shapes_of(own), shapes_of(state[part]))
-        for name, optimizer in optimizers.items():
-            optimizer.check(f"optimizer {name!r}", state["optimizers"][name])
-
-        for part, own in parts.items():
-            for name, p in own.items():
-                p.copy_(state[part][name])
-        for name, optimizer in optimizers.items():
-            optimizer.load(state["optimizers"][name])
-        self.updates = int(state["updates"])
-
-    def _parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return the parameters of the online and of the target networks, by name."""
-        parts = {"online": self._online, "target": self._target}
-        return {
-            part: {name: p.detach() for top, network in networks.items() for name, p in network.named_parameters(top)}
-            for part, networks in parts.items()
-        }
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.spec.name} after {self.updates} updates>"
+            if array is not None and array.shape != (n_episodes,):
+                raise ValueError(f"batch.{name}: expected shape {(n_episodes,)}, got {array.shape}")

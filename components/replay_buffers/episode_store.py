@@ -1,11 +1,8 @@
-"""Episodes: the record in which they are inserted, and how they are stored and gathered.
+"""Episodes, and other segments: the record in which they are inserted, and how they are stored and gathered.
 
-Shapes: E episodes, N steps and F = N + E frames of all of them together, T steps of the longest; A agents, O
-observation size, S state size, U actions.
+Shapes: E segments, N steps and F = N + E frames of all of them together, T steps of the longest.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +11,60 @@ from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
 from components.envs.base import EnvSpec
-from components.policies.base import item_shapes
-from components.replay_buffers.invalid import InvalidExperience, check_array, check_finite, describe
+from components.experience import EPSILON, ExperienceSchema, SchemaMismatch
+from components.replay_buffers.invalid import InvalidExperience, check_array, describe
 from components.replay_buffers.rows import Field, load_rows, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
 from components.replay_buffers.storage import BatchMemory, Overwrites, allocate, announce, freeze
 
-FRAME_FIELDS = ("obs", "state", "available")
-STEP_FIELDS = ("actions", "reward")
 FIRST_EPISODES = 32
 """Number of full-length episodes for which a packed store takes memory at first."""
+VERSIONS = "versions"
+"""The array with the version of the parameters of each step, which all experience has besides its declared fields."""
 
 
-@dataclass(frozen=True, slots=True)
 class Episodes:
-    """Whole episodes that lie back to back, unpadded. An episode has one frame more than steps."""
+    """Whole episodes, or other segments, that lie back to back, unpadded. Each has one frame more than steps.
 
-    obs: NDArray[np.float32]  # (F, A, O)
-    state: NDArray[np.float32]  # (F, S)
-    available: NDArray[np.bool_]  # (F, A, U)
-    actions: NDArray[np.int64]  # (N, A)
-    reward: NDArray[np.float32]  # (N,)
-    terminated: NDArray[np.bool_]  # (E,): False where the episode was cut
-    lengths: NDArray[np.int32]  # (E,): steps
-    epsilon: NDArray[np.float32] | None = None  # (E,): exploration rate at the end of each; None for 0
+    Args:
+        lengths: (E,) int32, steps of each.
+        terminated: (E,) bool, true where the last frame ends the episode.
+        truncated: (E,) bool, true where the episode was cut after the last frame; by default all that are not
+            `terminated`: whole episodes.
+        versions: (N,) int32, version of the parameters of each step; None where they are unknown.
+        fields: the fields of the experience schema by name: (F, …) of frames, (N, …) of steps, (E, …) of segments.
+            `epsilon` may be left out, for 0.
+    """
 
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> "Episodes":
-        """Return episodes of arrays by name, without `epsilon`.
+    __slots__ = ("fields", "lengths", "terminated", "truncated", "versions")
 
-        Raises:
-            InvalidExperience: a name is missing or unknown.
-        """
-        expected = [field.name for field in fields(cls) if field.name != "epsilon"]
-        if arrays.keys() != set(expected):
-            raise InvalidExperience(f"expected the fields {expected}, got {list(arrays)}")
-        return cls(**arrays)
+    def __init__(
+        self,
+        *,
+        lengths: NDArray[np.int32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_] | None = None,
+        versions: NDArray[np.int32] | None = None,
+        **fields: NDArray[Any],
+    ) -> None:
+        self.lengths, self.terminated, self.truncated, self.versions = lengths, terminated, truncated, versions
+        self.fields: dict[str, NDArray[Any]] = fields
 
     def __len__(self) -> int:
-        """Return the number of episodes, E."""
+        """Return the number of segments, E."""
         return len(self.lengths)
+
+
+def schema_of(spec: EnvSpec | ExperienceSchema) -> ExperienceSchema:
+    """Return a schema as it is, and of an environment the one with policies that explore with probability ε."""
+    return spec if isinstance(spec, ExperienceSchema) else spec.schema.having(EPSILON)
 
 
 class EpisodeStore:
     """Memory for the episodes of a buffer, with room for a full-length episode in every slot.
 
     Args:
-        spec: sizes of the environment.
+        spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: slots.
         folder: as for `allocate`.
         n_frames: frames for which memory is taken; enough for all slots by default.
@@ -70,22 +74,33 @@ class EpisodeStore:
     """
 
     def __init__(
-        self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None, n_frames: int | None = None
+        self,
+        spec: EnvSpec | ExperienceSchema,
+        capacity: int,
+        *,
+        folder: str | Path | None = None,
+        n_frames: int | None = None,
     ) -> None:
-        self.spec, self.capacity = spec, capacity
-        self.items = {name: (shape, dtype) for name, (_, shape, dtype) in item_shapes(spec).items()}
+        self.schema, self.capacity = schema_of(spec), capacity
+        self.limit = self.schema.limit
+        self._by_frame, self._by_step = self.schema.frames, (*self.schema.steps, VERSIONS)
+        self.items = {name: self.schema.items[name] for name in (*self.schema.frames, *self.schema.steps)}
+        self._stored = {**self.items, VERSIONS: ((), np.dtype(np.int32))}
         self._folder = folder
-        self.arrays = self._allocate(capacity * (spec.episode_limit + 1) if n_frames is None else n_frames)
-        self._starts = np.arange(capacity) * (spec.episode_limit + 1)  # frame with which the episode of a slot begins
+        self.arrays = self._allocate(capacity * (self.limit + 1) if n_frames is None else n_frames)
+        self._starts = np.arange(capacity) * (self.limit + 1)  # frame with which the episode of a slot begins
         self.lengths = np.zeros(capacity, np.int32)
         """Steps of the episode in each slot, (capacity,)."""
-        self._terminated = np.zeros(capacity, np.bool_)
-        self._epsilon = np.zeros(capacity, np.float32)
+        self._terminated, self._truncated = np.zeros((2, capacity), np.bool_)
+        self._per_segment = {
+            name: np.zeros((capacity, *self.schema.items[name][0]), self.schema.items[name][1])
+            for name in self.schema.segments
+        }
         self._batches = BatchMemory()
 
     def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:
         self._n_frames = n_frames
-        return {name: allocate((n_frames, *item), dtype, self._folder) for name, (item, dtype) in self.items.items()}
+        return {name: allocate((n_frames, *item), dtype, self._folder) for name, (item, dtype) in self._stored.items()}
 
     def release(self) -> None:
         """Let go of all memory; batches stay as they are."""
@@ -95,9 +110,10 @@ class EpisodeStore:
     @property
     def share_fields(self) -> dict[str, Field | Segment]:
         """Fields of the items of a `ClientSample`, as `FederatedReplay` takes them."""
-        limit = self.spec.episode_limit
         segments = {
-            name: Segment(dtype, item, limit, more=int(name in FRAME_FIELDS), finite=name == "reward")
+            name: Segment(
+                dtype, item, self.limit, more=int(name in self._by_frame), finite=self.schema.by_name[name].finite
+            )
             for name, (item, dtype) in self.items.items()
         }
         return {**segments, LENGTHS: Field(np.int32), "terminated": Field(np.bool_)}
@@ -108,33 +124,40 @@ class EpisodeStore:
         """Return the number of episodes, E.
 
         Raises:
-            InvalidExperience: a shape or dtype is wrong, a length is not in 1 to the episode limit, an action does not
-                exist, or a reward is not finite. The message names the field and the expected value.
+            InvalidExperience: a field is missing or unknown, a shape or dtype is wrong, a length is not in 1 to the
+                limit, or a value is not one that the schema allows. The message names the field and the expected value.
         """
-        lengths, limit = episodes.lengths, self.spec.episode_limit
+        lengths, limit = episodes.lengths, self.limit
         if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype != np.int32:
             raise InvalidExperience(f"lengths: expected int32 of shape (E,), got {describe(lengths)}")
         n = len(lengths)
         check_array("terminated", episodes.terminated, (n,), np.bool_)
-        if episodes.epsilon is not None:
-            check_array("epsilon", episodes.epsilon, (n,), np.float32)
+        if episodes.truncated is not None:
+            check_array("truncated", episodes.truncated, (n,), np.bool_)
         if n == 0 or lengths.min() < 1 or lengths.max() > limit:
             raise InvalidExperience(f"lengths: expected at least one episode of 1 to {limit} steps each, got {lengths}")
-        n_steps = int(lengths.sum())
-        for name, (item, dtype) in self.items.items():
-            rows = n_steps + n if name in FRAME_FIELDS else n_steps
-            check_array(name, getattr(episodes, name), (rows, *item), dtype)
-        actions = episodes.actions
-        check_finite("reward", episodes.reward, "at step")
-        if actions.min() < 0 or actions.max() >= self.spec.n_actions:
-            raise InvalidExperience(
-                f"actions: expected 0 to {self.spec.n_actions - 1}, got {actions.min()} to {actions.max()}"
-            )
+        if episodes.versions is not None:
+            check_array(VERSIONS, episodes.versions, (int(lengths.sum(dtype=np.int64)),), np.int32)
+        try:
+            self.schema.check(self._fields(episodes), lengths)
+        except SchemaMismatch as error:
+            raise InvalidExperience(str(error)) from error
         return n
+
+    def _fields(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
+        """Return the arrays by field, of ε zeros if it was left out."""
+        fields = episodes.fields
+        if "epsilon" in self._per_segment and "epsilon" not in fields:
+            return {**fields, "epsilon": np.zeros(len(episodes), np.float32)}
+        return fields
 
     def write(self, slots: NDArray[np.int64], episodes: Episodes, overwrites: Overwrites) -> None:
         """Write the last E of checked episodes to `slots` (E,); frames that are overwritten are announced before."""
-        skipped = len(episodes) - len(slots)
+        skipped, fields = len(episodes) - len(slots), self._fields(episodes)
+        versions = episodes.versions
+        if versions is None:
+            versions = np.full(int(episodes.lengths.sum()), -1, np.int32)
+        sources: dict[str, NDArray[Any]] = {**fields, VERSIONS: versions}
         step = int(episodes.lengths[:skipped].sum())
         frame = step + skipped
         for slot, n in zip(slots.tolist(), episodes.lengths[skipped:].tolist(), strict=True):
@@ -142,22 +165,25 @@ class EpisodeStore:
             if overwrites is not None:
                 until_end = min(n + 1, self._n_frames - start)
                 announce(overwrites, self.arrays.values(), slice(start, start + until_end), slice(n + 1 - until_end))
-            for names, first, count in ((FRAME_FIELDS, frame, n + 1), (STEP_FIELDS, step, n)):
+            for names, first, count in ((self._by_frame, frame, n + 1), (self._by_step, step, n)):
                 until_end = min(count, self._n_frames - start)
                 for name in names:
-                    array, source = self.arrays[name], getattr(episodes, name)
+                    array, source = self.arrays[name], sources[name]
                     array[start : start + until_end] = source[first : first + until_end]
                     if until_end < count:
                         array[: count - until_end] = source[first + until_end : first + count]
-            for name in STEP_FIELDS:  # no action is taken in an episode's last frame
+            for name in self._by_step:  # no action is taken in an episode's last frame
                 self.arrays[name][(start + n) % self._n_frames] = 0
             frame, step = frame + n + 1, step + n
         self.lengths[slots], self._terminated[slots] = episodes.lengths[skipped:], episodes.terminated[skipped:]
-        self._epsilon[slots] = 0.0 if episodes.epsilon is None else episodes.epsilon[skipped:]
+        truncated = ~episodes.terminated if episodes.truncated is None else episodes.truncated
+        self._truncated[slots] = truncated[skipped:]
+        for name, array in self._per_segment.items():
+            array[slots] = fields[name][skipped:]
 
     def _place(self, slot: int, n_frames: int) -> int:
         """Return where the `n_frames` of a new episode in `slot` begin; here every slot has room for any."""
-        return slot * (self.spec.episode_limit + 1)
+        return slot * (self.limit + 1)
 
     def _corners(
         self, starts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]
@@ -184,13 +210,14 @@ class EpisodeStore:
     ) -> dict[str, NDArray[Any]]:
         """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on, as padded batch.
 
-        The batch is read-only, by field: (E, T + 1, …) of frames, (E, T, …) of steps, and (E,) of episodes.
+        The batch is read-only, by field: (E, T + 1, …) of frames, (E, T, …) of steps, and (E, …) of segments, which are
+        those of the whole segment wherever its part begins.
         """
         starts, longest = (self._starts[slots] + firsts) % self._n_frames, int(lengths.max())
-        most, n = len(slots) * (self.spec.episode_limit + 1), len(slots)
+        most, n = len(slots) * (self.limit + 1), len(slots)
         batch: dict[str, NDArray[Any]] = {}
         short = [(i, longest - steps) for i, steps in enumerate(lengths.tolist()) if steps < longest]
-        for names, more in ((FRAME_FIELDS, 1), (STEP_FIELDS, 0)):
+        for names, more in ((self._by_frame, 1), (self._by_step, 0)):
             width = longest + more
             corners = self._corners(starts, lengths.astype(np.int64) + more, np.arange(n) * width)
             for name in names:
@@ -205,7 +232,8 @@ class EpisodeStore:
         return batch | {
             "lengths": freeze(lengths),
             "terminated": freeze(self._terminated[slots] & ends),
-            "epsilon": freeze(self._epsilon[slots]),
+            "truncated": freeze(self._truncated[slots] & ends),
+            **{name: freeze(array[slots]) for name, array in self._per_segment.items()},
         }
 
     def pack(
@@ -214,7 +242,7 @@ class EpisodeStore:
         """Return the same steps as `gather`, unpadded and back to back, as a `ClientSample` has them."""
         starts = (self._starts[slots] + firsts) % self._n_frames
         packed: dict[str, NDArray[Any]] = {}
-        for names, more in ((FRAME_FIELDS, 1), (STEP_FIELDS, 0)):
+        for names, more in ((self.schema.frames, 1), (self.schema.steps, 0)):
             counts = lengths.astype(np.int64) + more
             corners = self._corners(starts, counts, begins(counts))
             for name in names:
@@ -232,7 +260,8 @@ class EpisodeStore:
         return {
             "lengths": StateArray.of(self.lengths[slots]),
             "terminated": StateArray.of(self._terminated[slots]),
-            "epsilon": StateArray.of(self._epsilon[slots]),
+            "truncated": StateArray.of(self._truncated[slots]),
+            **{f"segments/{name}": StateArray.of(array[slots]) for name, array in self._per_segment.items()},
         } | {f"frames/{name}": array for name, array in self._frame_arrays(slots).items()}
 
     def _frame_arrays(self, slots: NDArray[np.int64]) -> dict[str, StateArray]:
@@ -246,12 +275,14 @@ class EpisodeStore:
 
     def check_state(self, reader: ArrayReader, held: int) -> None:
         """Raise `CheckpointError` unless the arrays could come from `state_arrays` for `held` slots."""
-        lengths, limit = reader.read("lengths", np.int32, (held,)), self.spec.episode_limit
+        lengths, limit = reader.read("lengths", np.int32, (held,)), self.limit
         if held and (lengths.min() < 1 or lengths.max() > limit):
             raise CheckpointError(f"lengths: expected 1 to {limit} steps each, got {lengths}")
         reader.expect("terminated", np.bool_, (held,))
-        reader.expect("epsilon", np.float32, (held,))
-        for name, (item, dtype) in self.items.items():
+        reader.expect("truncated", np.bool_, (held,))
+        for name, array in self._per_segment.items():
+            reader.expect(f"segments/{name}", array.dtype, (held, *array.shape[1:]))
+        for name, (item, dtype) in self._stored.items():
             reader.expect(f"frames/{name}", dtype, (int(lengths.sum()) + held, *item))
 
     def load_state(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
@@ -262,7 +293,9 @@ class EpisodeStore:
         for slot, steps in zip(slots.tolist(), lengths.tolist(), strict=True):
             self._place(slot, steps + 1)
         self.lengths[slots], self._terminated[slots] = lengths, reader.read("terminated", np.bool_, (n,))
-        self._epsilon[slots] = reader.read("epsilon", np.float32, (n,))
+        self._truncated[slots] = reader.read("truncated", np.bool_, (n,))
+        for name, array in self._per_segment.items():
+            array[slots] = reader.read(f"segments/{name}", array.dtype, (n, *array.shape[1:]))
         rows = self._loaded_rows(slots)
         for name, array in self.arrays.items():
             load_rows(reader, f"frames/{name}", array, rows, overwrites)
@@ -273,7 +306,7 @@ class EpisodeStore:
 
     def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
         """Return one sentence for each inconsistency of the episodes in `slots` (n,); none if all is well."""
-        lengths, limit = self.lengths[slots], self.spec.episode_limit
+        lengths, limit = self.lengths[slots], self.limit
         return [f"a length is not in 1 … {limit}: {lengths}"] if ((lengths < 1) | (lengths > limit)).any() else []
 
 
@@ -284,14 +317,14 @@ class PackedEpisodeStore(EpisodeStore):
     episodes. On a disk, room for `capacity` full-length episodes is taken at once.
 
     Args:
-        spec: sizes of the environment.
+        spec: as for `EpisodeStore`.
         capacity: slots.
         folder: as for `allocate`.
     """
 
-    def __init__(self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None) -> None:
+    def __init__(self, spec: EnvSpec | ExperienceSchema, capacity: int, *, folder: str | Path | None = None) -> None:
         first = capacity if folder is not None else min(capacity, FIRST_EPISODES)
-        super().__init__(spec, capacity, folder=folder, n_frames=first * (spec.episode_limit + 1))
+        super().__init__(spec, capacity, folder=folder, n_frames=first * (schema_of(spec).limit + 1))
         self._head = 0  # where the next frame goes
         self._used = 0  # frames of the episodes held
 
@@ -308,7 +341,7 @@ class PackedEpisodeStore(EpisodeStore):
     def _grow(self, needed: int) -> None:
         """Move to a ring with room for `needed` frames, twice as large if so many can be used."""
         tail, size, arrays = (self._head - self._used) % self._n_frames, self._n_frames, self.arrays
-        self.arrays = self._allocate(max(needed, min(2 * size, self.capacity * (self.spec.episode_limit + 1))))
+        self.arrays = self._allocate(max(needed, min(2 * size, self.capacity * (self.limit + 1))))
         until_end = min(self._used, size - tail)
         for name, array in arrays.items():
             self.arrays[name][:until_end] = array[tail : tail + until_end]

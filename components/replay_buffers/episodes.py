@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
+from components.experience import ExperienceSchema
 from components.policies.base import EpisodeBatch
 from components.replay_buffers.buffer import Buffer, IndexT, Prioritized, PriorityOptions, Table, make_priorities
 from components.replay_buffers.episode_store import Episodes, EpisodeStore, PackedEpisodeStore
@@ -56,7 +57,8 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
 
     def __init__(self, index: IndexT, store: EpisodeStore) -> None:
         super().__init__(index, store)
-        self.spec = store.spec
+        self.schema = store.schema
+        """The fields of a transition."""
 
     def insert(self, episodes: Episodes, priorities: NDArray[np.floating[Any]] | None = None) -> None:
         """Insert episodes, which replace older ones where there is no room.
@@ -66,10 +68,10 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
             priorities: (E,); by default the largest so far, or 1 in a table. Uniform draws ignore them.
 
         Raises:
-            InvalidExperience: a shape or dtype is wrong, a length is not in 1 to the episode limit, an action does not
-                exist, a reward is not finite; or priorities are not E floats that are finite and at least 0; or a table
-                gets more than `capacity` episodes. The message names the field and the expected value; nothing has
-                changed then.
+            InvalidExperience: a field is missing or unknown, a shape or dtype is wrong, a length is not in 1 to the
+                limit, or a value is not one that the schema allows; or priorities are not E floats that are finite and
+                at least 0; or a table gets more than `capacity` episodes. The message names the field and the expected
+                value; nothing has changed then.
         """
         placed = self._index.put(self._store.check(episodes), priorities)
         parts = [np.arange(to.start or 0, to.stop) if isinstance(to, slice) else to for to, _ in placed]
@@ -150,7 +152,7 @@ class EpisodeReplay(EpisodeBuffer[Ring]):
     Memory follows the real lengths: an episode costs its own frames, at most twice, and no padding.
 
     Args:
-        spec: sizes of the environment.
+        spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: episodes held at most; the oldest are overwritten.
         folder: where frames are stored, in unnamed files that are mapped into memory; by default in memory. On a disk,
             room for `capacity` full-length episodes is taken at once.
@@ -162,7 +164,7 @@ class EpisodeReplay(EpisodeBuffer[Ring]):
 
     state_kind = "EpisodeReplay"
 
-    def __init__(self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None) -> None:
+    def __init__(self, spec: EnvSpec | ExperienceSchema, capacity: int, *, folder: str | Path | None = None) -> None:
         super().__init__(Ring(capacity, distinct=True), PackedEpisodeStore(spec, capacity, folder=folder))
 
 
@@ -174,7 +176,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
     known.
 
     Args:
-        spec: sizes of the environment.
+        spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: episodes held at most; the oldest are overwritten.
         folder: as for `EpisodeReplay`.
         options: as for `PrioritizedTransitions`.
@@ -188,7 +190,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
 
     def __init__(
         self,
-        spec: EnvSpec,
+        spec: EnvSpec | ExperienceSchema,
         capacity: int,
         *,
         folder: str | Path | None = None,
@@ -227,14 +229,14 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
     @property
     def rollout_fields(self) -> dict[str, Field | Segment]:
         """Fields of the items of `share_rollouts`, as `FederatedReplay` takes them."""
-        return self.share_fields | {"learn": Segment(np.bool_, (), self.spec.episode_limit), "firsts": Field(np.int64)}
+        return self.share_fields | {"learn": Segment(np.bool_, (), self.schema.limit), "firsts": Field(np.int64)}
 
 
 class FreshEpisodes(EpisodeBuffer[QueueRing]):
     """A queue for algorithms that learn from their present policy: each episode is drawn once, the oldest first.
 
     Args:
-        spec: sizes of the environment.
+        spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: episodes held at most, drawn or not; the oldest are overwritten.
         folder: as for `EpisodeReplay`.
 
@@ -244,7 +246,7 @@ class FreshEpisodes(EpisodeBuffer[QueueRing]):
 
     state_kind = "FreshEpisodes"
 
-    def __init__(self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None) -> None:
+    def __init__(self, spec: EnvSpec | ExperienceSchema, capacity: int, *, folder: str | Path | None = None) -> None:
         super().__init__(QueueRing(capacity), PackedEpisodeStore(spec, capacity, folder=folder))
 
     @property
@@ -265,7 +267,7 @@ class EpisodeTable(Table, EpisodeBuffer[Slots]):
     takes more memory than `EpisodeReplay`, but episodes need not leave in order. All importance weights are 1.
 
     Args:
-        spec: sizes of the environment.
+        spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: episodes held at most.
         folder: as for `EpisodeReplay`.
         options: as for `Slots`.
@@ -279,7 +281,7 @@ class EpisodeTable(Table, EpisodeBuffer[Slots]):
 
     def __init__(
         self,
-        spec: EnvSpec,
+        spec: EnvSpec | ExperienceSchema,
         capacity: int,
         *,
         folder: str | Path | None = None,

@@ -222,7 +222,7 @@ class EpisodeLayout(AnyLayout):
     def __post_init__(self) -> None:
         self._check(self.capacity)
         for name, size in asdict(self.spec).items():
-            if not isinstance(size, str) and size < 1:
+            if isinstance(size, int) and size < 1:
                 raise ValueError(f"spec: expected {name} to be at least 1, got {size}")
         if self.rollout or self.burn_in:
             check_rollout(self.rollout, self.burn_in)
@@ -235,7 +235,7 @@ class EpisodeLayout(AnyLayout):
         return EpisodeSchema(self.spec, self.new_buffer().priorities.to_weights)
 
     def insert(self, buffer: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
-        buffer.insert(Episodes.of(rows), priorities)
+        buffer.insert(Episodes(**rows), priorities)
 
     def draw(self, buffer: Any, n: int, rng: np.random.Generator) -> ClientSample:
         rollout, burn_in = self.rollout, self.burn_in

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
-from components.replay_buffers.episode_store import FRAME_FIELDS, STEP_FIELDS, Episodes, EpisodeStore
+from components.replay_buffers.episode_store import Episodes, EpisodeStore
 from components.replay_buffers.invalid import InvalidExperience, describe
 from components.replay_buffers.rows import Field, RowStore, checked
 from components.replay_buffers.storage import empty
@@ -287,7 +287,7 @@ class EpisodeSchema(EntrySchema):
     def __init__(self, spec: "EnvSpec", check_priorities: CheckPriorities) -> None:
         super().__init__(check_priorities)
         self._checker = EpisodeStore(spec, 1)
-        self._names = [*FRAME_FIELDS, *STEP_FIELDS, "terminated"]
+        self._names = [*self._checker.items, "terminated"]
         self._episodes: list[dict[str, NDArray[Any]]] = []
         self._put: dict[str, NDArray[Any]] = {}
 
@@ -303,7 +303,7 @@ class EpisodeSchema(EntrySchema):
             "terminated": np.array([terminated], np.bool_),
             "lengths": np.array([len(reward)], np.int32),
         }
-        self._checker.check(Episodes.of(values))
+        self._checker.check(Episodes(**values))
         self._put = values
 
     def keep(self) -> None:
@@ -317,14 +317,16 @@ class EpisodeSchema(EntrySchema):
         return {name: np.concatenate([it[name] for it in episodes]) for name in episodes[0]}, None
 
     def _check_rows(self, rows: Rows) -> int:
-        return self._checker.check(Episodes.of(rows))
+        if rows.keys() != {*self._names, "lengths"}:
+            raise InvalidExperience(f"expected the fields {[*self._names, 'lengths']}, got {list(rows)}")
+        return self._checker.check(Episodes(**rows))
 
     def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
         lengths = rows["lengths"]
         steps = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         for start in range(0, len(lengths), most):
             stop = min(start + most, len(lengths))
-            spans = dict.fromkeys(FRAME_FIELDS, (steps[start] + start, steps[stop] + stop))
-            spans |= dict.fromkeys(STEP_FIELDS, (steps[start], steps[stop]))
+            spans = dict.fromkeys(self._checker.schema.frames, (steps[start] + start, steps[stop] + stop))
+            spans |= dict.fromkeys(self._checker.schema.steps, (steps[start], steps[stop]))
             chunk = {name: array[slice(*spans.get(name, (start, stop)))].copy() for name, array in rows.items()}
             yield chunk, None, stop - start, True

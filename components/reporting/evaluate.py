@@ -28,8 +28,8 @@ def command(arguments: list[str]) -> int:
 def _evaluate(run: RunDirectory, which: str | None, episodes: int, seed: int) -> str:
     import numpy as np
 
+    from components.playing import play
     from components.reporting.win_rate import win_rate_text
-    from components.rollout import play
 
     env, policy, path, env_steps = load_policy(run, which, min(episodes, 64), seed=seed)
     played = play(env, policy, episodes, np.random.default_rng(seed))

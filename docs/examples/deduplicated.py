@@ -29,7 +29,7 @@ class Deduplicated(TrajectoryManager):
     """A TrajectoryManager with a DeduplicatedReplay."""
 
     def __init__(self, *, replay: PrioritizedEpisodeReplay) -> None:
-        super().__init__(replay=DeduplicatedReplay(replay.spec, replay.capacity))
+        super().__init__(replay=DeduplicatedReplay(replay.schema, replay.capacity))
 
 
 @extends(load_experiment(STANDARD))

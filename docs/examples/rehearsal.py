@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from components import TrajectoryManager
-from components.replay_buffers import EpisodeReplay, Episodes, Sampled
+from components.replay_buffers import EpisodeReplay, Sampled
+from components.trajectory_manager import segments_of
 from messages import InsertTransitionMsg, SampleBatchMsg
 from orchestra import Topology, extends, load_experiment, on
 
@@ -20,26 +21,14 @@ class Rehearsal(TrajectoryManager):
 
     def __init__(self, *, replay: EpisodeReplay, every: int) -> None:
         super().__init__(replay=replay)
-        self._wins = EpisodeReplay(replay.spec, replay.capacity)
+        self._wins = EpisodeReplay(replay.schema, replay.capacity)
         self._every = every
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
         super().insert(msg)
-        frames, steps = np.repeat(msg.won, msg.lengths + 1), np.repeat(msg.won, msg.lengths)
         if msg.won.any():
-            self._wins.insert(
-                Episodes(
-                    msg.obs[frames],
-                    msg.state[frames],
-                    msg.available[frames],
-                    msg.actions[steps],
-                    msg.reward[steps],
-                    msg.terminated[msg.won],
-                    msg.lengths[msg.won],
-                    msg.epsilon[msg.won],
-                )
-            )
+            self._wins.insert(segments_of(msg.select(msg.won)))
 
     def draw(self, msg: SampleBatchMsg) -> Sampled:
         """Draw from the won episodes when it is their turn."""

@@ -1,10 +1,9 @@
-"""Arrays of messages: whether they are frozen, and copies of those that are not."""
+"""Arrays of messages: copies of those that are not frozen, and the bytes of all."""
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from orchestra.actors import lazy_numpy as np
-from orchestra.actors.axes import AnyArray
+from orchestra.actors.axes import AnyArray, frozen_copy, is_frozen
 from orchestra.actors.message import Message
 from orchestra.actors.weights import FLAT
 
@@ -38,20 +37,3 @@ def freeze(array: AnyArray) -> AnyArray:
     """
     array.flags.writeable = False
     return array if is_frozen(array) else frozen_copy(array)
-
-
-def frozen_copy(array: AnyArray) -> AnyArray:
-    """Return a contiguous read-only copy."""
-    copy = np.array(array, order="C", copy=True)
-    copy.flags.writeable = False
-    return copy
-
-
-def is_frozen(array: AnyArray) -> bool:
-    """Whether no numpy array can write to this memory."""
-    link: Any = array
-    while isinstance(link, np.ndarray):
-        if link.flags.writeable:
-            return False
-        link = link.base
-    return link is None or isinstance(link, bytes) or (isinstance(link, memoryview) and link.readonly)

@@ -19,8 +19,8 @@ import msgpack
 from pydantic import TypeAdapter, ValidationError
 
 from orchestra.actors import lazy_numpy as np
-from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
-from orchestra.actors.axes import AnyArray
+from orchestra.actors.arrays import isolated, size_of
+from orchestra.actors.axes import AnyArray, Arrays, frozen_copy, is_frozen
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.errors import DecodeError
@@ -94,6 +94,8 @@ class _Aside:
         if "numpy" in sys.modules and isinstance(value, np.ndarray):
             return self._set_aside(value)
         match value:
+            case Arrays():
+                return value.plain()
             case Message():
                 return fields_of(value)
             case Ref():

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, g
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import core_schema
 
-from orchestra.actors.axes import Axes, check_axes
+from orchestra.actors.axes import Arrays, Axes, check_axes
 from orchestra.actors.weights import may_be_long, weigher
 from orchestra.errors import HandlerError
 
@@ -113,9 +113,9 @@ class Message(BaseModel):
             )
         fingerprint = hashlib.sha256(_describe(cls).encode()).digest()[:8]
         weigh = weigher(tuple(sized), tuple(loose))
-        small = not arrays and cls.lane is Lane.ORDERED
-        fields = tuple(cls.model_fields)
-        cls.wire = Wire(tag, fingerprint, fields, tuple(arrays), tuple(axes), immutable, small, weigh)
+        kinds = [field.annotation for field in cls.model_fields.values()]
+        small = not arrays and cls.lane is Lane.ORDERED and Arrays not in kinds
+        cls.wire = Wire(tag, fingerprint, tuple(cls.model_fields), tuple(arrays), tuple(axes), immutable, small, weigh)
         REGISTRY[tag] = cls
 
     @classmethod

@@ -4,6 +4,8 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from orchestra.actors.axes import Arrays
+
 FLAT = 128
 """Bytes counted for any message in a mailbox, besides its contents."""
 ENTRY = 16
@@ -46,6 +48,8 @@ def _length(value: Any) -> int:
         return len(value)
     if isinstance(value, tuple | frozenset):
         return ENTRY * len(value)
+    if isinstance(value, Arrays):
+        return value.nbytes
     wire = getattr(type(value), "wire", None)  # of a message
     if wire is None:
         return 0
@@ -60,4 +64,6 @@ def may_be_long(annotation: Any) -> bool:
     if origin in (Annotated, Union, types.UnionType):
         return any(may_be_long(arm) for arm in get_args(annotation))
     kind = origin or annotation
-    return isinstance(kind, type) and (issubclass(kind, str | bytes | tuple | frozenset) or hasattr(kind, "wire"))
+    return isinstance(kind, type) and (
+        issubclass(kind, (str, bytes, tuple, frozenset, Arrays)) or hasattr(kind, "wire")
+    )

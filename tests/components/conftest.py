@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from team_experience import team_episodes
 
 from components.envs.base import Env, EnvSpec
 from components.policies.base import EpisodeBatch, Policy, TrainStepResult
@@ -238,7 +239,7 @@ def episodes() -> Callable[..., InsertTransitionMsg]:
     ) -> InsertTransitionMsg:
         n_steps, n = sum(lengths), len(lengths)
         available = np.ones((n_steps + n, 2, 3), np.bool_)
-        return InsertTransitionMsg(
+        return team_episodes(
             obs=freeze(np.full((n_steps + n, 2, 4), mark, np.float32)),
             state=freeze(np.full((n_steps + n, 3), mark, np.float32)),
             available=freeze(available),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from components.counters import LAGS, LEAST_NEWS, RunCounters
 from components.replay_buffers.limiter import SampleToInsertRatio
 from messages import InsertTransitionMsg, LoadParamsMsg
-from orchestra import freeze
+from orchestra import Arrays, freeze
 from orchestra.actors.arrays import is_frozen
 
 Episodes = Callable[..., InsertTransitionMsg]
@@ -31,8 +31,8 @@ def of_versions(episodes: Episodes, *lengths: int, versions: list[int]) -> Inser
     """Return episodes whose state holds the number of the episode, and that acted with `versions` at each step."""
     made = episodes(*lengths)
     marks = np.repeat(np.arange(len(lengths), dtype=np.float32), np.array(lengths) + 1)
-    changed = {"versions": np.array(versions, np.int32), "state": np.repeat(marks[:, None], 3, 1)}
-    return made.model_copy(update={name: freeze(array) for name, array in changed.items()})
+    seen = Arrays({**made.per_frame, "state": freeze(np.repeat(marks[:, None], 3, 1))})
+    return made.model_copy(update={"versions": freeze(np.array(versions, np.int32)), "per_frame": seen})
 
 
 def shown(run: RunCounters) -> Any:
@@ -109,7 +109,7 @@ def test_an_episode_with_a_step_of_too_large_a_lag_is_dropped_and_counted(episod
     fresh = run.count(message, newest(10))
     assert fresh is not None
     assert fresh.lengths.tolist() == [2]
-    assert fresh.state[:, 0].tolist() == [0.0] * 3
+    assert fresh["state"][:, 0].tolist() == [0.0] * 3
     assert fresh.versions.tolist() == [8, 8]
     assert all(is_frozen(getattr(fresh, name)) for name in fresh.wire.array_fields)
     assert run.count(of_versions(episodes, 1, versions=[1]), newest(10)) is None
@@ -128,7 +128,7 @@ def test_chosen_episodes_are_those_of_the_message_in_their_order(
     chosen = message.select(np.array([keeps for _, keeps in drawn]))
     places = [place for place, (_, keeps) in enumerate(drawn) if keeps]
     assert chosen.lengths.tolist() == [lengths[place] for place in places]
-    assert chosen.state[:, 0].tolist() == [float(place) for place in places for _ in range(lengths[place] + 1)]
+    assert chosen["state"][:, 0].tolist() == [float(place) for place in places for _ in range(lengths[place] + 1)]
     begins = np.cumsum([0, *lengths])
     assert chosen.versions.tolist() == [s for place in places for s in range(begins[place], begins[place + 1])]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from team_experience import team_episodes
 
 from components import WorkerProxy
 from messages import InsertTransitionMsg, JoinMsg, WorkerCountMsg
@@ -30,8 +31,8 @@ class Learner(Actor[JoinMsg | InsertTransitionMsg | WorkerCountMsg]):
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await self._may.wait()
-        assert (msg.obs == msg.reward[0]).all()
-        self._came.append(int(msg.reward[0]))
+        assert (msg["obs"] == msg["reward"][0]).all()
+        self._came.append(int(msg["reward"][0]))
 
     @on(JoinMsg)
     def join(self, msg: JoinMsg) -> None:
@@ -44,7 +45,7 @@ class Learner(Actor[JoinMsg | InsertTransitionMsg | WorkerCountMsg]):
 
 def experience(number: int, features: int) -> InsertTransitionMsg:
     """Return an episode of one step with about 8 bytes for each of the features, which all hold `number`."""
-    return InsertTransitionMsg(
+    return team_episodes(
         obs=freeze(np.full((2, 1, features), number, np.float32)),
         state=freeze(np.zeros((2, 1), np.float32)),
         available=freeze(np.ones((2, 1, 1), np.bool_)),

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from components.envs.base import Env
-from components.rollout import Rollout, play
+from components.playing import play
+from components.rollout import Rollout
 
 RNG = np.random.default_rng(0)
 ANY_ORDER = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -81,10 +82,10 @@ def episodes_by_copy(messages: list[Any]) -> dict[int, list[tuple[Any, ...]]]:
     for message in messages:
         steps = 0
         for e, length in enumerate(message.lengths.tolist()):
-            frames = message.state[steps + e : steps + e + length + 1]
+            frames = message["state"][steps + e : steps + e + length + 1]
             assert frames[:, 2].tolist() == list(range(length + 1))
             assert len(set(frames[:, 0])) == len(set(frames[:, 1])) == 1
-            rewards, actions = message.reward[steps : steps + length], message.actions[steps : steps + length]
+            rewards, actions = message["reward"][steps : steps + length], message["actions"][steps : steps + length]
             ended = bool(message.terminated[e]), bool(message.won[e])
             episodes[int(frames[0, 0])].append((int(frames[0, 1]), rewards.tolist(), actions.tolist(), ended))
             steps += length

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.rollout import Rollout, concatenated, play
+from components.playing import play
+from components.rollout import Rollout
 from messages import InsertTransitionMsg
 from orchestra.actors.arrays import is_frozen
 
@@ -55,8 +56,9 @@ def taken_apart(message: InsertTransitionMsg) -> list[dict[str, Any]]:
     steps = 0
     for e, length in enumerate(message.lengths):
         frames = slice(steps + e, steps + e + length + 1)
-        episode = {name: getattr(message, name)[frames] for name in ("obs", "state", "available")}
-        episode |= {name: getattr(message, name)[steps : steps + length] for name in ("actions", "reward", "versions")}
+        episode = {name: message[name][frames] for name in ("obs", "state", "available")}
+        episode |= {name: message[name][steps : steps + length] for name in ("actions", "reward")}
+        episode["versions"] = message.versions[steps : steps + length]
         episode |= {name: getattr(message, name)[e] for name in ("terminated", "won")}
         episodes.append(episode)
         steps += length
@@ -94,7 +96,7 @@ def test_episodes_are_cut_exactly_at_their_ends(corridor, scripted) -> None:
     assert message is not None
     assert message.lengths.tolist() == [2, 3, 2, 2, 2, 6]
     assert message.terminated.tolist() == [True, True, True, True, True, False]
-    assert (message.episodes, message.steps, len(message.obs)) == (6, 17, 23)
+    assert (message.segments, message.steps, len(message["obs"])) == (6, 17, 23)
     for episode in taken_apart(message):
         assert episode["state"][:, 2].tolist() == list(range(len(episode["reward"]) + 1))  # frames 0 … T
         weights = np.array([0.25, 0.5])
@@ -139,7 +141,7 @@ def test_the_exploration_rate_is_the_policy_s_and_is_told(corridor, scripted) ->
     policy = scripted(env.spec, seed=0)
     message = Rollout(env, policy, RNG).collect(2, 0.75)
     assert message is not None
-    assert (policy.epsilons, message.epsilon.tolist()) == ([0.75, 0.75], [0.75])
+    assert (policy.epsilons, message["epsilon"].tolist()) == ([0.75, 0.75], [0.75])
 
 
 def test_what_is_told_never_changes_again(corridor, scripted) -> None:
@@ -158,12 +160,12 @@ def test_what_is_told_never_changes_again(corridor, scripted) -> None:
 
 def test_messages_are_joined_in_their_order(episodes) -> None:
     parts = [episodes(2, 1, mark=1.0, epsilon=0.75), episodes(3, mark=2.0, epsilon=0.5)]
-    joined = concatenated(parts)
+    joined = InsertTransitionMsg.concatenated(parts)
     assert joined.lengths.tolist() == [2, 1, 3]
-    assert joined.obs[:, 0, 0].tolist() == [1.0] * 5 + [2.0] * 4
-    assert joined.epsilon.tolist() == [0.75, 0.75, 0.5]
+    assert joined["obs"][:, 0, 0].tolist() == [1.0] * 5 + [2.0] * 4
+    assert joined["epsilon"].tolist() == [0.75, 0.75, 0.5]
     assert all(is_frozen(getattr(joined, name)) for name in joined.wire.array_fields)
-    assert concatenated(parts[:1]) is parts[0]
+    assert InsertTransitionMsg.concatenated(parts[:1]) is parts[0]
 
 
 # Greedy play ----------------------------------------------------------------------------------------------------------

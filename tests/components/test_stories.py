@@ -132,15 +132,15 @@ def test_an_episode_is_followed_from_its_worker_into_batches(
         generation = {1.0: {2: 1}, 2.0: {3: 2}, 3.0: {5: 5}}[mark][length]
         (place,) = np.flatnonzero(drawn["generations"] == generation)
         assert drawn["lengths"][place] == length
-        assert (drawn["obs"][place, : length + 1] == mark).all()
-        assert (came.with_arrays().fields["obs"] == mark).any()
+        assert (drawn["per_frame"]["obs"][place, : length + 1] == mark).all()
+        assert (came.with_arrays().fields["per_frame"]["obs"] == mark).any()
 
 
 def test_parameters_are_followed_to_the_episodes_played_with_them(trained: Path) -> None:
     with RunTrace(trained) as trace:
         assert stops(params(trace, "3")) == [("proxy", "LoadParamsMsg")]
         acted = list(params(trace, "0"))
-        assert {kind for _, kind in stops(acted)} == {"InsertTransitionMsg"}
+        assert {kind for _, kind in stops(acted)} == {"InsertTransitionMsg", "BatchTrainingDataMsg"}
 
 
 def test_a_batch_is_followed_to_its_training_step(trained: Path) -> None:

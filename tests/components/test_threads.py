@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from team_experience import team_batch
 
 from components.envs.base import EnvSpec
 from components.schedule import LinearSchedule
@@ -79,7 +80,7 @@ def test_the_last_actor_of_a_process_does_not_decide_for_the_others(run, stage, 
 
 
 def one_batch() -> BatchTrainingDataMsg:
-    return BatchTrainingDataMsg(
+    return team_batch(
         epsilon=np.full(1, 0.1, np.float32),
         number=1,
         obs=np.zeros((1, 4, 2, 4), np.float32),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from team_experience import team_batch
 
 from components.checkpoints.policy_file import load_checkpoint
 from components.envs.base import EnvSpec
@@ -30,7 +31,7 @@ ACCEPTED = {ClaimRoleMsg: ""}
 
 
 def batch(number: int, *, n: int = 2) -> BatchTrainingDataMsg:
-    return BatchTrainingDataMsg(
+    return team_batch(
         number=number,
         obs=np.full((n, 4, 2, 4), number, np.float32),
         state=np.zeros((n, 4, 3), np.float32),
@@ -150,17 +151,10 @@ def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) ->
             await trainer.tell(message)
             await up.hear(TrainResultMsg)
             (learned,) = made[0].batches
-            for name in (
-                "obs",
-                "state",
-                "available",
-                "actions",
-                "reward",
-                "lengths",
-                "terminated",
-                "weights",
-                "epsilon",
-            ):
+            assert learned.fields.keys() == {"obs", "state", "available", "actions", "reward", "epsilon"}
+            for name, array in learned.fields.items():
+                np.testing.assert_array_equal(array, message[name])
+            for name in ("lengths", "terminated", "truncated", "versions", "weights"):
                 np.testing.assert_array_equal(getattr(learned, name), getattr(message, name))
 
     run(main())

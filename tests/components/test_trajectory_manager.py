@@ -33,14 +33,14 @@ def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes)
             await manager.tell(sample(one, 7, 2))
             await manager.tell(sample(other, 8, 1))
             batch = await one.hear(BatchTrainingDataMsg)
-            assert (batch.number, batch.epsilon.tolist()) == (7, [0.5, 0.5])
+            assert (batch.number, batch["epsilon"].tolist()) == (7, [0.5, 0.5])
             assert sorted(batch.lengths.tolist()) == [2, 5]
-            assert batch.obs.shape == (2, 6, 2, 4)
+            assert batch["obs"].shape == (2, 6, 2, 4)
             assert batch.weights.tolist() == [1.0, 1.0]
             for e, length in enumerate(batch.lengths):
-                assert (batch.reward[e, :length] == 0.5).all()
-                assert not batch.reward[e, length:].any()
-                assert (batch.obs[e, : length + 1] == 3.0).all()
+                assert (batch["reward"][e, :length] == 0.5).all()
+                assert not batch["reward"][e, length:].any()
+                assert (batch["obs"][e, : length + 1] == 3.0).all()
             batch = await other.hear(BatchTrainingDataMsg)
             assert (batch.number, len(batch.lengths)) == (8, 1)
 
@@ -58,7 +58,7 @@ def test_a_batch_stays_as_it_was_sent_though_its_episodes_are_overwritten(run, s
                 await manager.tell(sample(trainer, mark, 1))
             await trainer.hear(BatchTrainingDataMsg, 4)
             for mark, batch in enumerate(trainer.told):
-                assert (batch.obs == mark).all()
+                assert (batch["obs"] == mark).all()
                 assert all(is_frozen(getattr(batch, name)) for name in batch.wire.array_fields)
 
     run(main())
@@ -81,7 +81,7 @@ def test_a_batch_is_sent_in_the_memory_in_which_it_was_gathered(run, stage, epis
             await manager.tell(sample(trainer, 1, 2))
             batch = await trainer.hear(BatchTrainingDataMsg)
             for name in ("obs", "state", "available", "actions", "reward"):
-                assert np.shares_memory(getattr(batch, name), getattr(gathered[0], name)), name
+                assert np.shares_memory(batch[name], gathered[0][name]), name
 
     run(main())
 
@@ -96,7 +96,7 @@ def test_an_episode_keeps_the_exploration_rate_with_which_it_was_played(run, sta
             await manager.tell(sample(trainer, 1, 4))
             batch = await trainer.hear(BatchTrainingDataMsg)
             assert sorted(batch.lengths.tolist()) == [2, 3, 4, 5]
-            assert (batch.epsilon == batch.lengths / 8).all()
+            assert (batch["epsilon"] == batch.lengths / 8).all()
 
     run(main())
 

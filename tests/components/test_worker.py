@@ -106,7 +106,7 @@ def test_a_worker_stops_when_its_credits_are_used(run, stage, spawn) -> None:
                 await scene.settle()
                 messages = up.of(InsertTransitionMsg)
                 assert {message.sender for message in messages} == {worker.address}
-                return sum(message.episodes for message in messages)
+                return sum(message.segments for message in messages)
 
             assert await sent_with(3, 0) == 3
             assert await sent_with(3, 0) == 3  # those on their way count
@@ -148,7 +148,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
                     pass
-                assert set(message.epsilon.tolist()) == {epsilon}
+                assert set(message["epsilon"].tolist()) == {epsilon}
 
     run(main())
 

@@ -99,7 +99,7 @@ def test_a_proxy_whose_mailbox_is_full_does_not_wait_for_itself(run, stage, epis
                 for _ in range(9):  # two find room, the others wait for it
                     senders.create_task(proxy.tell(episodes(1)))
             await scene.settle()
-            assert sum(message.episodes for message in up.of(InsertTransitionMsg)) == 9
+            assert sum(message.segments for message in up.of(InsertTransitionMsg)) == 9
 
     run(main())
 
@@ -114,7 +114,7 @@ def test_what_came_is_passed_on_before_a_graceful_stop(run, stage, episodes) -> 
                 proxy.tell_nowait(episodes(1))
             await scene.stop(proxy)
             await scene.settle()
-            assert sum(message.episodes for message in up.of(InsertTransitionMsg)) == 3
+            assert sum(message.segments for message in up.of(InsertTransitionMsg)) == 3
             assert scene.node.statistics().dead_letters == 0
 
     run(main())

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from team_experience import team_batch, team_episodes
 
 import messages
 from messages import (
-    BatchTrainingDataMsg,
     ClaimRoleMsg,
     CollectMsg,
     EvaluateMsg,
@@ -27,7 +27,7 @@ from messages import (
     UpdatePriorityMsg,
     WorkerCountMsg,
 )
-from orchestra import Lane, Message, Ref, Request
+from orchestra import Arrays, Lane, Message, Ref, Request
 from orchestra.actors import codec
 from orchestra.actors.mailbox import Mailbox
 
@@ -104,13 +104,13 @@ def progress(**changed: Any) -> dict[str, Any]:
 
 
 EXAMPLES: list[Message] = [
-    BatchTrainingDataMsg(**batch(2, 5)),
+    team_batch(**batch(2, 5)),
     SaveCheckpointMsg(env_steps=12),
     EvaluateMsg(version=3, params=np.ones(4, np.float32), episodes=8, env_steps=100, seed=5, final=False),
     EvaluationResultMsg(
         version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0, final=True
     ),
-    InsertTransitionMsg(**insert(2, 5, 1)),
+    team_episodes(**insert(2, 5, 1)),
     ClaimRoleMsg(role="trainer", ref=HERE),
     JoinMsg(role="worker", ref=HERE, environments=1),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
@@ -130,6 +130,8 @@ NAMED = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(me
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Arrays):
+        return one.keys() == other.keys() and all(same(array, other[name]) for name, array in one.items())
     return type(one) is type(other) and bool(one == other)
 
 
@@ -170,7 +172,7 @@ def test_an_array_of_another_dtype_or_rank_is_refused_by_its_field_s_name(messag
     fields = dict(message)
     for name in message.wire.array_fields:
         array = fields[name]
-        for wrong in (array.astype(np.float64), array[None], list(array)):
+        for wrong in (array.astype(np.complex128), array[None], list(array)):
             with pytest.raises(ValidationError) as caught:
                 type(message)(**{**fields, name: wrong})
             (error,) = caught.value.errors()
@@ -183,9 +185,11 @@ def test_arrays_that_disagree_about_an_axis_are_refused_by_their_fields_names(me
     names = message.wire.array_fields
     for name in names if len(names) > 1 else ():
         shorter = getattr(message, name)[:-1]
+        axis = dict(message.wire.axes)[name][0]
         with pytest.raises(ValidationError) as caught:
             type(message)(**{**dict(message), name: shorter})
-        assert name in str(caught.value) or "frames" in str(caught.value)
+        said = caught.value.errors()[0]["msg"]
+        assert name in said or axis in said
 
 
 def refusal(make: Callable[[], object]) -> str:
@@ -195,17 +199,22 @@ def refusal(make: Callable[[], object]) -> str:
 
 
 def test_refusals_say_what_was_expected_and_what_came() -> None:
-    assert refusal(lambda: InsertTransitionMsg(**insert(2, obs=np.ones((3, 3, 4))))) == (
-        "expected an array float32[frames, agents, features], got dtype float64"
+    assert refusal(lambda: team_episodes(**insert(2, versions=np.ones(2)))) == (
+        "expected an array int32[steps], got dtype float64"
     )
-    assert refusal(lambda: InsertTransitionMsg(**insert(2, state=np.ones(3, np.float32)))) == (
-        "expected an array float32[frames, state], got shape (3,)"
+    assert refusal(lambda: team_episodes(**insert(2, versions=np.ones((2, 1), np.int32)))) == (
+        "expected an array int32[steps], got shape (2, 1)"
+    )
+    whole = dict(team_episodes(**insert(2)))
+    assert refusal(lambda: InsertTransitionMsg(**whole | {"per_step": [1.0]})) == "expected arrays by name, got list"
+    assert refusal(lambda: InsertTransitionMsg(**whole | {"per_step": {"reward": 1.0}})) == (
+        "expected arrays by name, got dict"
     )
     assert refusal(lambda: LoadParamsMsg(version=0, params=[1.0], env_steps=0)) == (  # type: ignore[arg-type]
         "expected an array float32[parameters], got list"
     )
-    assert refusal(lambda: InsertTransitionMsg(**insert(2, won=np.ones(2, np.bool_)))) == (
-        "axis 'episodes' has length 1 in lengths but 2 in won"
+    assert refusal(lambda: team_episodes(**insert(2, won=np.ones(2, np.bool_)))) == (
+        "axis 'segments' has length 1 in lengths but 2 in won"
     )
     assert refusal(lambda: JoinMsg(role="learner", ref=HERE)) == "Input should be 'worker' or 'proxy'"
     assert refusal(lambda: JoinMsg(role="worker", ref="learner/trainer", environments=1)) == (  # type: ignore[arg-type]
@@ -213,46 +222,42 @@ def test_refusals_say_what_was_expected_and_what_came() -> None:
     )
 
 
-def test_an_insert_has_a_frame_more_than_steps_for_each_episode() -> None:
-    message = InsertTransitionMsg(**insert(2, 5, 1))
-    assert (message.episodes, message.steps, len(message.obs)) == (3, 8, 11)
-
-    fields = insert(2, 5, 1)
-    for lengths in ([2, 5], [2, 6, 1]):
-        n = len(lengths)
-        changed = {"lengths": np.array(lengths, np.int32)}
-        changed |= {name: fields[name][:n] for name in ("terminated", "won")}
-        said = refusal(lambda changed=changed: InsertTransitionMsg(**fields | changed))
-        steps = sum(lengths)
-        assert said == (
-            f"Value error, {n} episodes of {steps} steps in all need {steps} steps and {steps + n} frames, got 8 and 11"
+def test_an_insert_has_a_frame_more_than_steps_for_each_segment() -> None:
+    message = team_episodes(**insert(2, 5, 1))
+    assert (message.segments, message.steps, len(message["obs"])) == (3, 8, 11)
+    for group, rows, field in (
+        ("per_frame", 11, "obs"),
+        ("per_step", 8, "actions"),
+        ("per_segment", 3, "epsilon"),
+    ):
+        fields = dict(message) | {group: {name: array[:-1] for name, array in getattr(message, group).items()}}
+        assert refusal(lambda fields=fields: InsertTransitionMsg(**fields)) == (
+            f"Value error, {field}: 3 segments of 8 steps in all need {rows} rows, got {rows - 1}"
         )
-
-
-def test_an_insert_whose_frames_do_not_fit_its_steps_is_refused() -> None:
-    fields = insert(2, 5, 1)
-    frames = {name: fields[name][:-1] for name in ("obs", "state", "available")}
-    assert refusal(lambda: InsertTransitionMsg(**fields | frames)) == (
-        "Value error, 3 episodes of 8 steps in all need 8 steps and 11 frames, got 8 and 10"
+    changed = {"lengths": np.array([2, 6, 1], np.int32)}
+    assert refusal(lambda: team_episodes(**insert(2, 5, 1) | changed)) == (
+        "Value error, versions: 3 segments of 9 steps in all, got 8 rows"
     )
 
 
 def test_an_insert_holds_an_episode_at_least_and_none_without_a_step() -> None:
-    expected = "Value error, lengths: expected one episode or more, of one step or more each, got "
-    assert refusal(lambda: InsertTransitionMsg(**insert())) == f"{expected}[]"
-    assert refusal(lambda: InsertTransitionMsg(**insert(3, 0))) == f"{expected}[3 0]"
+    expected = "Value error, lengths: expected one segment or more, of one step or more each, got "
+    assert refusal(lambda: team_episodes(**insert())) == f"{expected}[]"
+    assert refusal(lambda: team_episodes(**insert(3, 0))) == f"{expected}[3 0]"
     changed = {"lengths": np.array([4, -1], np.int32)}
-    assert refusal(lambda: InsertTransitionMsg(**insert(2, 1) | changed)) == f"{expected}[ 4 -1]"
+    assert refusal(lambda: team_episodes(**insert(2, 1) | changed)) == f"{expected}[ 4 -1]"
 
 
 def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() -> None:
-    assert BatchTrainingDataMsg(**batch(2, 5)).obs.shape == (2, 6, 3, 4)
+    assert team_batch(**batch(2, 5))["obs"].shape == (2, 6, 3, 4)
     fields = batch(2, 5)
     frames = {name: fields[name][:, :-1] for name in ("obs", "state", "available")}
-    assert refusal(lambda: BatchTrainingDataMsg(**fields | frames)) == "Value error, 5 steps need 6 frames, got 5"
+    assert refusal(lambda: team_batch(**fields | frames)) == (
+        "Value error, obs: 2 segments of up to 5 steps need (2, 6), got (2, 5, 3, 4)"
+    )
     for lengths, shown in (([2, 6], "[2 6]"), ([0, 5], "[0 5]")):
-        said = refusal(lambda lengths=lengths: BatchTrainingDataMsg(**fields | {"lengths": np.array(lengths, "i4")}))
-        assert said == f"Value error, lengths: expected one episode or more, of 1 to 5 steps each, got {shown}"
+        said = refusal(lambda lengths=lengths: team_batch(**fields | {"lengths": np.array(lengths, "i4")}))
+        assert said == f"Value error, lengths: expected one segment or more, of 1 to 5 steps each, got {shown}"
 
 
 def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:

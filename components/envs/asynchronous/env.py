@@ -6,6 +6,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from components.envs.asynchronous.pool import Outcome, Pool, Result
 from components.envs.base import Copies, Env, EnvSpec, are_available, check_integers, check_mask, not_available
@@ -86,7 +87,7 @@ class AsyncEnv(Env):
             start_timeout_s=start_timeout_s,
         )
         try:
-            self.spec = EnvSpec(**self._pool.about)
+            self.spec = TypeAdapter(EnvSpec).validate_python(self._pool.about)
         except BaseException:
             self._pool.close()
             raise

@@ -3,11 +3,13 @@
 import hashlib
 import inspect
 import traceback
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from orchestra.actors import codec
 from orchestra.actors import lazy_numpy as np
-from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
+from orchestra.actors.arrays import isolated, size_of
+from orchestra.actors.axes import Arrays, frozen_copy, is_frozen
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.weights import FLAT
@@ -40,7 +42,7 @@ def frozen_value(value: Any) -> Any:
             return value if value.flags.c_contiguous and is_frozen(value) else frozen_copy(value)
         case Message():
             return frozen_message(value)
-        case dict():
+        case dict() | Arrays():
             return {key: frozen_value(item) for key, item in value.items()}
         case list() | tuple():
             return [frozen_value(item) for item in value]
@@ -53,21 +55,39 @@ def digested(message: M, kept: Message | None) -> tuple[M, int]:
 
     Large arrays are replaced by their digests, but for those of the message `kept`, which stay in memory anyway.
     """
-    present = [] if kept is None else [getattr(kept, name) for name in kept.wire.array_fields]
+    present = [] if kept is None else [array for _, array in _all_arrays(kept)]
     wire = message.wire
     nbytes = FLAT if wire.weigh is None else wire.weigh(message)
     update: dict[str, Any] = {}
-    for name in wire.array_fields:
-        array = getattr(message, name)
-        if array is None or any(array is each for each in present):
+    for (name, inner), array in _all_arrays(message):
+        held = any(array is each for each in present)
+        nbytes -= array.nbytes if inner else 0  # was weighed
+        if held:
             continue
         if array.nbytes < INLINE_BELOW:
             nbytes += array.nbytes
+            continue
+        plain = array if array.flags.c_contiguous else frozen_copy(array)
+        digest = Digest(array.dtype, array.shape, digest_of(plain))
+        nbytes += DIGEST_MEMORY
+        if inner:
+            group = update.get(name) or Arrays.of(dict(getattr(message, name)))
+            update[name] = Arrays.of({**group.plain(), inner: digest})
         else:
-            plain = array if array.flags.c_contiguous else frozen_copy(array)
-            update[name] = Digest(array.dtype, array.shape, digest_of(plain))
-            nbytes += DIGEST_MEMORY
+            update[name] = digest
     return (message.model_copy(update=update) if update else message), nbytes
+
+
+def _all_arrays(message: Message) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield the arrays of a message, those in `Arrays` too, with their field and their name in it; empty for none."""
+    for name in message.wire.array_fields:
+        array = getattr(message, name)
+        if array is not None:
+            yield (name, ""), array
+    for name, value in message.__dict__.items():
+        if isinstance(value, Arrays):
+            for inner, array in value.items():
+                yield (name, inner), array
 
 
 def nbytes_of(value: Any) -> int:

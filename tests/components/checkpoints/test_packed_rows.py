@@ -104,8 +104,8 @@ def test_the_saved_experience_of_a_battle_takes_at_most_half_its_memory(run: Any
             return await trainer.hear(BatchTrainingDataMsg)
 
     saved = run(batch(None))
-    memory = sum(getattr(episodes, name).nbytes for name in ("obs", "state", "available", "actions", "reward"))
+    memory = sum(episodes[name].nbytes for name in ("obs", "state", "available", "actions", "reward"))
     assert sum(file.stat().st_size for file in state.iterdir()) < memory / 2
     resumed = run(batch(state))
-    assert resumed.obs.tobytes() == saved.obs.tobytes()
+    assert resumed["obs"].tobytes() == saved["obs"].tobytes()
     assert resumed.indices.tolist() == saved.indices.tolist()

@@ -1,11 +1,11 @@
 """What an actor says of its state is all that it holds: another that is told it is the same, attribute by attribute."""
 
-import dataclasses
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from team_experience import team_batch
 
 from components.envs.base import EnvSpec
 from components.orchestrator import Orchestrator
@@ -174,4 +174,4 @@ def sample() -> EpisodeBatch:
 
 def batch(number: int) -> BatchTrainingDataMsg:
     places = np.arange(2)
-    return BatchTrainingDataMsg(number=number, indices=places, generations=places, **dataclasses.asdict(sample()))
+    return team_batch(number=number, indices=places, generations=places, **sample().arrays())

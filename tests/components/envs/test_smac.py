@@ -12,7 +12,8 @@ import pytest
 
 from components.envs.asynchronous.pool import EnvFailed
 from components.envs.smac import Smac
-from components.rollout import Rollout, play
+from components.playing import play
+from components.rollout import Rollout
 from components.worker import Worker
 from orchestra import UsageError
 from orchestra.runs.experiment import build, load_experiment
@@ -203,7 +204,7 @@ def test_a_lost_episode_reaches_nobody_who_learns(made, scripted, tmp_path: Path
         episodes = rollout.collect(4, 0.0)
         if episodes is not None:
             lengths += episodes.lengths.tolist()
-            steps += episodes.obs[:, 0, 1].tolist()
+            steps += episodes["obs"][:, 0, 1].tolist()
     assert set(lengths) == {4}
     assert steps == [0.0, 1.0, 2.0, 3.0, 4.0] * len(lengths)
     assert env.episodes_lost == 1

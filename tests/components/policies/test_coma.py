@@ -1,7 +1,5 @@
 """COMA against a reference that takes one agent and one step at a time, in float64, with one-hot inputs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -115,7 +113,7 @@ def packed(policy, batch, rows):
 
 @pytest.fixture
 def batch(make_batch):
-    return replace(make_batch(weights=[0.3, 1.0, 0.7, 0.9]), epsilon=np.array([0.2, 0.5, 0.0, 0.1], np.float32))
+    return make_batch(weights=[0.3, 1.0, 0.7, 0.9]).replaced(epsilon=np.array([0.2, 0.5, 0.0, 0.1], np.float32))
 
 
 @pytest.mark.parametrize("td_lambda", [0.0, 0.8, 1.0])
@@ -172,7 +170,7 @@ def test_the_actors_gradient_is_the_counterfactual_one_of_the_paper(spec, batch)
 
 def test_an_agents_baseline_does_not_depend_on_what_it_did(spec, batch):
     policy = Coma(spec, dtype=F64)
-    other = replace(batch, actions=batch.actions.copy())
+    other = batch.replaced(actions=batch.actions.copy())
     other.actions[0, 2, 1] = (other.actions[0, 2, 1] + 1) % spec.n_actions
     rows = []
     for b in (batch, other):

@@ -1,7 +1,6 @@
 """What every algorithm keeps of the promises of `Policy`."""
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ def situation(spec, n_envs=4, seed=0):
 
 def arrays_of(batch):
     """The arrays of a batch, by name."""
-    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    fields = batch.arrays()
     return {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
 
 
@@ -252,7 +251,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(spec, make_batch):
 def test_importance_weights_scale_each_episodes_share_of_the_loss(spec, make_batch):
     policy, batch = Qmix(spec), make_batch((4, 4))
     losses = [
-        policy.td_loss(replace(batch, weights=np.array(weights, np.float32))).loss.item()
+        policy.td_loss(batch.replaced(weights=np.array(weights, np.float32))).loss.item()
         for weights in ([1.0, 0.0], [0.0, 1.0], [0.5, 0.25])
     ]
     assert losses[2] == pytest.approx(0.5 * losses[0] + 0.25 * losses[1], rel=1e-5)

@@ -128,7 +128,7 @@ def test_a_batch_is_frozen_and_stays_as_it_is_for_as_long_as_it_is_used(kind, sp
     for first in range(0, 36, 3):
         replay.insert(Episodes(**make_episodes([3, 6, 1], first=first)))
         sampled = replay.sample(3, generator)
-        arrays = [getattr(sampled.batch, name) for name in sampled.batch.__dataclass_fields__]
+        arrays = list(sampled.batch.arrays().values())
         arrays += [sampled.indices, sampled.generations]
         assert all(is_frozen(array) for array in arrays)
         held += [(array, array.copy()) for array in arrays]

@@ -18,13 +18,13 @@ def insert(replay, *marks, length=2):
     per_frame = np.repeat(np.array(marks, np.float32), length + 1)
     replay.insert(
         Episodes(
-            np.broadcast_to(per_frame[:, None, None], (frames, 2, 4)).copy(),
-            np.broadcast_to(per_frame[:, None], (frames, 3)).copy(),
-            np.ones((frames, 2, 3), np.bool_),
-            np.zeros((steps, 2), np.int64),
-            np.repeat(np.array(marks, np.float32), length),
-            np.ones(len(marks), np.bool_),
-            np.full(len(marks), length, np.int32),
+            obs=np.broadcast_to(per_frame[:, None, None], (frames, 2, 4)).copy(),
+            state=np.broadcast_to(per_frame[:, None], (frames, 3)).copy(),
+            available=np.ones((frames, 2, 3), np.bool_),
+            actions=np.zeros((steps, 2), np.int64),
+            reward=np.repeat(np.array(marks, np.float32), length),
+            terminated=np.ones(len(marks), np.bool_),
+            lengths=np.full(len(marks), length, np.int32),
         )
     )
 
