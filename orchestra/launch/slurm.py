@@ -321,7 +321,8 @@ def hosts_of(number: int | None, settings: Settings, environment: Mapping[str, s
         if config.two_kinds:
             here = HostSettings(HEAD, cores=config.head_cores, gpus=config.head_gpus)
         elif number == 1:
-            here = HostSettings(HEAD, cores=config.head_cores or cores, gpus=config.head_gpus or gpus)
+            alone = config.head_alone()
+            here = HostSettings(HEAD, cores=alone.cpus_per_task, gpus=alone.gpus_per_node)
         others = tuple(HostSettings(slot, cores=cores, gpus=gpus) for slot in range(1, number))
         return AskedHosts(others, here, head_elsewhere=True)
     if wrong := sorted(SUBMIT_FLAGS & settings.keys()):

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from orchestra.errors import UsageError
@@ -56,7 +56,7 @@ class SlurmConfig:
     python: str = ""
     """The interpreter; that of this process by default."""
     extra: tuple[str, ...] = ()
-    """Further options of sbatch: `--mail-type=END`."""
+    """Further options of sbatch: `--mail-type=END`. They come last, so that they win."""
     requeue: bool = True
     """True if SLURM may start the job again, and the head asks for it when it is preempted or its time is over."""
     grace: float = 120.0
@@ -90,6 +90,15 @@ class SlurmConfig:
         """True if the head is to have a node of another kind than the other hosts."""
         return self.nodes > 1 and bool(self.head_gpus or self.head_cores or self.head_partition)
 
+    def head_alone(self) -> Self:
+        """Return what is asked for a run whose only host is the head."""
+        return replace(
+            self,
+            gpus_per_node=self.head_gpus or self.gpus_per_node,
+            cpus_per_task=self.head_cores or self.cpus_per_task,
+            partition=self.head_partition or self.partition,
+        )
+
     def directives(self) -> list[str]:
         """Return the options of the job, without those of output and arrays; `hetjob` separates two kinds of hosts."""
         warned = not self.time_limit or (seconds_of(self.time_limit) or 1 << 62) >= max(LEAST_TIME_S, 2 * self.grace)
@@ -99,15 +108,11 @@ class SlurmConfig:
             "--no-kill",
         ]
         if not self.two_kinds:
-            head = self.nodes == 1
-            gpus, cores = (
-                (head and self.head_gpus) or self.gpus_per_node,
-                (head and self.head_cores) or self.cpus_per_task,
-            )
-            return [*self._part(self.nodes, gpus, cores, (head and self.head_partition) or self.partition), *job]
+            one = self.head_alone() if self.nodes == 1 else self
+            return [*self._part(self.nodes, one.gpus_per_node, one.cpus_per_task, one.partition), *job, *self.extra]
         head_part = self._part(1, self.head_gpus, self.head_cores, self.head_partition or self.partition)
         rest = self._part(self.nodes - 1, self.gpus_per_node, self.cpus_per_task, self.partition)
-        return [*head_part, *job, "hetjob", *rest, "--no-kill"]
+        return [*head_part, *job, *self.extra, "hetjob", *rest, "--no-kill", *self.extra]
 
     def _part(self, nodes: int, gpus: int, cores: int, partition: str) -> list[str]:
         kind = f"{self.gpu_type}:" if self.gpu_type else ""
@@ -126,7 +131,7 @@ class SlurmConfig:
             "exclude": self.exclude,
             "mem": self.mem,
         }
-        return [*(f"--{name}={value}" for name, value in asked.items() if value), *self.extra]
+        return [f"--{name}={value}" for name, value in asked.items() if value]
 
 
 FLAGS: Mapping[str, str] = {

@@ -110,6 +110,13 @@ def test_what_was_asked_for_is_written(settings: dict[str, Any], written: str) -
     assert written in directives(script(settings=settings))
 
 
+def test_an_option_of_the_user_comes_last_and_so_wins() -> None:
+    written = directives(script(2, settings={"sbatch": ("--signal=B:TERM@30",), "head_gpus": 1}))
+    head, others = written[: written.index("hetjob")], written[written.index("hetjob") :]
+    assert head[-1] == others[-1] == "--signal=B:TERM@30"
+    assert "--signal=B:TERM@120" in head
+
+
 def test_a_head_with_a_gpu_gets_a_node_of_its_own_kind() -> None:
     settings = {"head_gpus": 1, "gpu_type": "a100", "head_partition": "gpu", "partition": "cpu", "cpus_per_task": 16}
     written = directives(script(4, settings={**settings, "time": "60"}))
