@@ -19,11 +19,12 @@ def command(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print all statistics as JSON")
     parser.add_argument("--all", action="store_true", help="include the actors of the runtime itself")
+    parser.add_argument("--host", type=int, metavar="SLOT", help="show the nodes of this host alone, and the learner's")
     options = parsed(parser, arguments, "time over which rates are measured")
     run, info = run_of(options)
     from orchestra.cli.run_table import print_once
 
-    print_once(run, info, options.seconds, as_json=options.json, own=options.all)
+    print_once(run, info, options.seconds, slot=options.host, as_json=options.json, own=options.all)
     return 0
 
 

@@ -23,7 +23,7 @@ from orchestra import log
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.hosts_view import HostRow, host_rows
-from orchestra.monitoring.observer import ClusterStatus, Observer, connected
+from orchestra.monitoring.observer import ClusterStatus, connected
 from orchestra.monitoring.view import Order
 from orchestra.runs.join_file import JoinInfo
 from orchestra.runs.run_directory import RunDirectory
@@ -36,10 +36,21 @@ PIPED_COLUMNS = 160
 _ORDERS: dict[str, Order] = {"t": "tree", "d": "depth", "b": "busy", "r": "rate"}
 
 
-def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bool, own: bool) -> None:
-    """Print the table, with rates measured over `seconds`. `own` includes the actors of the runtime itself."""
+def print_once(
+    run: RunDirectory, info: JoinInfo, seconds: float, *, slot: int | None, as_json: bool, own: bool
+) -> None:
+    """Print the table, with rates measured over `seconds`, as JSON with the nodes of all hosts.
+
+    Args:
+        run: the run.
+        info: how to join it.
+        seconds: time between two looks at the run.
+        slot: the only host whose nodes are shown; None for those of a few.
+        as_json: print JSON.
+        own: include the actors of the runtime itself.
+    """
     with looking_into(run):
-        shown, hosts = run_loop(_measured_rows(info, seconds))
+        shown, hosts, left_out = run_loop(_measured_rows(info, seconds, slot, all_hosts=as_json and slot is None))
     if as_json:
         print(json.dumps(view.as_json(str(run.path), shown, hosts), indent=2))
         return
@@ -48,6 +59,8 @@ def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bo
     console.print(Text(str(run.path), style="dim"))
     for line in view.lines(shown, width, own=own, hosts=hosts):
         console.print(line)
+    if left_out:
+        console.print(Text(f"the nodes of {left_out} more hosts: --host SLOT", style="dim"))
 
 
 def watch(run: RunDirectory, info: JoinInfo, seconds: float, keys: str) -> str:
@@ -94,21 +107,19 @@ def looking_into(run: RunDirectory) -> Iterator[None]:
             raise OrchestraError(f"cannot look into the run in {str(run.path)!r}: {error}") from None
 
 
-async def _measured_rows(info: JoinInfo, seconds: float) -> tuple[list[view.NodeRow], list[HostRow]]:
+async def _measured_rows(
+    info: JoinInfo, seconds: float, slot: int | None, *, all_hosts: bool
+) -> tuple[list[view.NodeRow], list[HostRow], int]:
     async with connected(info) as observer:
-        before = await observer.status()
+        before = await observer.status(slot=slot, all_hosts=all_hosts)
         await asyncio.wait({observer.left}, timeout=seconds)
-        after = await _last_status(observer, before)
-        return view.rows(before, after), _hosts_of(after)
+        after = before if observer.left.done() else await observer.status(slot=slot, all_hosts=all_hosts)
+        return view.rows(before, after), _hosts_of(after), after.hosts_left_out
 
 
 def _hosts_of(status: ClusterStatus) -> list[HostRow]:
     root = next(iter(status.nodes.values()))
     return [] if isinstance(root, str) else host_rows(root)
-
-
-async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStatus:
-    return before if observer.left.done() else await observer.status()
 
 
 class _Screen:

@@ -308,7 +308,8 @@ class Head:
 
     async def statistics(self, nodes: Collection[str] = (), *, final: bool = False) -> list[NodeStatistics]:
         """Return the statistics of nodes of all hosts, one question to each; those that do not answer are left out."""
-        asked = [slot.nodes_statistics(self._root, nodes, final=final) for slot in self.slots.values() if slot.agent]
+        which = frozenset(nodes)
+        asked = [slot.nodes_statistics(self._root, which, final=final) for slot in self.slots.values() if slot.agent]
         return [each for some in await asyncio.gather(*asked) for each in some]
 
     def stop_nodes(self, nodes: Collection[str]) -> None:

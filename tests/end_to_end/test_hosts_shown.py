@@ -15,14 +15,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.uname().sysname != "Linux"
 
 def over(launch: Any, hosts: int, *words: str) -> Any:
     scratch = Path(launch.folder) / "scratch"
-    flags = ("--launch", "local", "--hosts", str(hosts), "--scratch", str(scratch), "--workers", "1")
+    flags = (
+        "--launch",
+        "local",
+        "--hosts",
+        str(hosts),
+        "--scratch",
+        str(scratch),
+        "--workers",
+        "1",
+        "--proxy-fan-out",
+        "2",
+    )
     launched = launch(*flags, "--code", "installed", "--as", "job", "--checkpoint-interval", "300", *words)
     launched.patience_s = 120.0
     return launched
 
 
 def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch: Any) -> None:
-    """The run is interrupted, and goes on with one host in place of two: nothing of the other is left in it."""
+    """The run is interrupted, and goes on with one host in place of two: nothing of the other is left in it.
+
+    Its proxies form a tree, whose upper ones are dialled from other hosts.
+    """
     first = over(launch, 2, "--steps", "1000000000")
     first.until_playing()
     launch.until_all_play(first, "host-1", "host-2")
@@ -37,11 +51,11 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
         (2, "local-2", "playing", True),
     ]
     assert [host["nodes"] for host in hosts] == [
-        ["learner", "evaluator"],
+        ["learner", "evaluator", "proxies-0", "proxies-1"],
         ["host-1", "worker-1-0"],
         ["host-2", "worker-2-0"],
     ]
-    assert [host["running"] for host in hosts] == [2, 2, 2]
+    assert [host["running"] for host in hosts] == [4, 2, 2]
     assert all(host["cores_used"] > 0 and host["env_steps"] > 0 and host["policy_lag"] >= 0 for host in hosts[1:])
     nodes = {node["node"]: node for node in json.loads(shown.out)["nodes"]}
     assert not [name for name, node in nodes.items() if not node["answered"]]
@@ -63,7 +77,13 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
     (dropped,) = [line for line in second.log() if line["event"].startswith("states of actors that the run no longer")]
     assert dropped["states"] == ["worker-2-0.worker"]
     assert [line for line in second.log() if line["event"].startswith("continues without workers")] == []
-    assert second.json("config.json")["placement"] == {"learner": 0, "evaluator": 0, "host-1": 1, "worker-1-0": 1}
+    assert second.json("config.json")["placement"] == {
+        "learner": 0,
+        "evaluator": 0,
+        "proxies-0": 0,
+        "host-1": 1,
+        "worker-1-0": 1,
+    }
     records = second.records()
     assert [record["env_steps"] for record in records] == sorted(record["env_steps"] for record in records)
     assert records[-1]["env_steps"] >= steps + 1500
