@@ -181,34 +181,44 @@ class Agent:
     async def _join(self, stack: AsyncExitStack, scratch: Scratch) -> Node | None:
         """Return a node that has joined the run; None if it was told to end before, or the head has died."""
         begun, attempts, refused = time.monotonic(), 0, 0
+        last: OrchestraError = Unreachable("nothing has answered in time")
         while not self.terminated.is_set():
             node = self._node(scratch)
             node.peers.joined_by = self._joined_by
             try:
-                await stack.enter_async_context(node.running())
+                async with AsyncExitStack() as attempt:
+                    async with asyncio.timeout(self._time_left(begun)):  # an attempt may last longer than all patience
+                        await attempt.enter_async_context(node.running())
+                    stack.push_async_exit(attempt.pop_all().__aexit__)
                 self._joined_by = node.peers.joined_by
                 return node
+            except TimeoutError:
+                refused = 0
             except VersionMismatch:
                 raise
             except AuthenticationFailed as error:
                 raise AuthenticationFailed(
                     f"the join token is that of {self._token.run}, which has ended or is elsewhere: {error}"
                 ) from error
-            except OrchestraError as error:
-                refused = refused + 1 if isinstance(error, NobodyListens) else 0
-                if self._admitted is not None and refused == REFUSALS:
-                    self._say(f"the head is dead: {error}")
+            except OrchestraError as failed:
+                last, refused = failed, refused + 1 if isinstance(failed, NobodyListens) else 0
+            if self._admitted is not None and refused == REFUSALS:
+                self._say(f"the head is dead: {last}")
+                return None
+            self._say(str(last))
+            if self._time_left(begun) <= 0:
+                if self._admitted is not None:
                     return None
-                self._say(str(error))
-                if time.monotonic() - begun > (ORPHAN_S if self.abandoned.is_set() else self._patience):
-                    if self._admitted is not None:
-                        return None
-                    raise Unreachable(f"the head of {self._token.run} cannot be found: {error}") from error
+                raise Unreachable(f"the head of {self._token.run} cannot be found: {last}") from last
             attempts += 1
             pause = min(PAUSE_S * 2 ** min(attempts, 20), PAUSE_MAX_S) * (0.5 + secrets.randbelow(1000) / 1000)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.terminated.wait(), pause)
         return None
+
+    def _time_left(self, begun: float) -> float:
+        """Return the seconds for which this agent, which has looked for the head since `begun`, goes on to do so."""
+        return begun + (ORPHAN_S if self.abandoned.is_set() else self._patience) - time.monotonic()
 
     def _node(self, scratch: Scratch) -> Node:
         slot = "" if self._slot is None else f"{self._slot}-"

@@ -1,12 +1,15 @@
 """What a run does when the network between its hosts fails, and when a host does."""
 
+import json
 import os
 import random
 import signal
 import time
+from collections.abc import Collection
 from typing import Any
 
 import pytest
+from hosted_accounts import check_message_counts, check_trace
 from virtual_network.namespaces import until
 
 pytestmark = pytest.mark.slow
@@ -16,6 +19,14 @@ minutes = pytest.mark.skipif(
     not FAULTS, reason="takes minutes: ORCHESTRA_FAULTS=20 includes it, with so many random faults"
 )
 LONG = ("--steps", "1000000000")
+
+
+def shown(lab: Any, launched: Any) -> dict[str, str]:
+    """The state of each host, as `orchestra ps` shows it."""
+    ps = lab._launch.command("ps", launched.run, "--json", "--seconds", "0.1")
+    ps.patience_s = 120.0
+    assert ps.ends() == 0, ps.story("failed")
+    return {host["name"]: host["state"] for host in json.loads(ps.out)["hosts"]}
 
 
 def events(launched: Any, event: str) -> list[dict[str, Any]]:
@@ -34,22 +45,18 @@ def goes_on(launched: Any) -> None:
     launched.until(lambda: launched.records()[-1]["env_steps"] > steps + 200)
 
 
-def accounts_agree(launched: Any) -> None:
-    """Check that each message of experience that a proxy has sent was received once."""
-    counts = {
-        (row["sender"], row["recipient"]): row["count"]
-        for row in launched.json("message_counts.json")
-        if row["type"] == "InsertTransitionMsg"
-    }
-    assert counts, launched.story("has no experience")
-    assert launched.json("summary.json")["env_steps"] == launched.records()[-1]["env_steps"]
+def interrupted(launched: Any, lab: Any, *, restarted: Collection[str] = ()) -> None:
+    """End the run in order, and check its accounts, and that nothing is left.
 
-
-def interrupted(launched: Any, lab: Any) -> None:
-    """End the run in order, and check that nothing is left."""
+    Args:
+        launched: the run.
+        lab: its hosts.
+        restarted: nodes of proxies of which an earlier process has died.
+    """
     launched.process.send_signal(signal.SIGINT)
     assert launched.ends() == 130, launched.story("ended in another way")
-    accounts_agree(launched)
+    check_message_counts(launched.run, restarted=restarted)
+    assert launched.json("summary.json")["env_steps"] == launched.records()[-1]["env_steps"]
     lab.until_nothing_is_left(30)
 
 
@@ -82,7 +89,7 @@ def test_a_dead_host_is_gone_after_twenty_seconds_and_its_slot_is_taken_when_it_
     launched.until(lambda: "worker-1-0" in lab.processes(dead))
     goes_on(launched)
     assert [line["host"] for line in events(launched, "host gone")] == ["cpu2"]
-    interrupted(launched, lab)
+    interrupted(launched, lab, restarted={"host-1"})
 
 
 @minutes
@@ -92,6 +99,7 @@ def test_a_host_that_was_cut_off_for_a_minute_is_back_with_fresh_nodes(lab: Any)
     cut_off = lab.network[2]
     before = lab.processes(cut_off)
     cut_off.lose(incoming=1, outgoing=1)
+    launched.until(lambda: shown(lab, launched)["cpu2"] == "silent")  # before it is gone
     launched.until(lambda: events(launched, "host gone"))
     until(lambda: "worker-1-0" not in lab.processes(cut_off), 30, "its nodes go on though nobody hears them")
     for_seconds(launched, 30)
@@ -100,7 +108,7 @@ def test_a_host_that_was_cut_off_for_a_minute_is_back_with_fresh_nodes(lab: Any)
     launched.until(lambda: "worker-1-0" in lab.processes(cut_off))
     assert lab.processes(cut_off)["worker-1-0"].pid != before["worker-1-0"].pid
     goes_on(launched)
-    interrupted(launched, lab)
+    interrupted(launched, lab, restarted={"host-1"})
 
 
 @minutes
@@ -113,7 +121,7 @@ def test_a_host_whose_packets_are_lost_one_way_is_gone_and_comes_back(lab: Any) 
     deaf.lose()
     launched.until(lambda: len(events(launched, "host joined")) == 3)
     launched.until(lambda: "worker-2-0" in lab.processes(deaf))
-    interrupted(launched, lab)
+    interrupted(launched, lab, restarted={"host-2"})
 
 
 @minutes
@@ -149,7 +157,7 @@ def test_accounts_agree_after_random_faults(lab: Any) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # shown when the test fails
     draw = random.Random(seed)
-    launched = lab.run(*LONG)
+    launched = lab.run(*LONG, "--trace", "full", "--game-speed", "--eval-interval", "1000000000")
     launched.patience_s = 120.0 + 90.0 * FAULTS
     launched.until_playing()
     agents = dict.fromkeys((2, 3), 0)
@@ -180,4 +188,9 @@ def test_accounts_agree_after_random_faults(lab: Any) -> None:
                 host.lose()
         goes_on(launched)
         for_seconds(launched, 16)  # a node that dies more than three times a minute is given up, as it should be
-    interrupted(launched, lab)
+    lab.until_all_play(launched, "host-1", "host-2")
+    interrupted(launched, lab, restarted={"host-1", "host-2"})
+    accounts = check_trace(launched.run)
+    print(accounts)
+    assert set(accounts.arrived) == {"host-1", "host-2"}
+    assert accounts.compared >= 2, "the last process of each proxy has a whole trace"

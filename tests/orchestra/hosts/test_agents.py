@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from orchestra import Node
+from orchestra import Node, Unreachable
 from orchestra.cli.exit_codes import NOT_LET_IN
 from orchestra.hosts.agent import Agent
+from orchestra.hosts.messages import AdmittedMsg
 from orchestra.hosts.scratch import Scratch
 from orchestra.hosts.token import JoinToken
 from orchestra.runs import join_file
@@ -29,15 +31,15 @@ AGENTS = 100
 
 
 @asynccontextmanager
-async def far_away(address: str) -> AsyncIterator[str]:
-    """Have packets to a TCP address take a while, so that the handshakes of all who dial at once overlap."""
+async def held(address: str, released: asyncio.Event) -> AsyncIterator[str]:
+    """Lead to a TCP address, and pass nothing on before `released` is set."""
     host, port = address.partition("://")[2].rsplit(":", 1)
     tasks: set[asyncio.Task[None]] = set()
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(1 << 16):
-                await asyncio.sleep(0.02)
+                await released.wait()
                 writer.write(data)
         writer.close()
 
@@ -55,22 +57,21 @@ def test_a_hundred_agents_that_come_at_once_are_all_let_in_though_fewer_may_be_u
     run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "MAX_PER_SOURCE", 64)
-    turned_away = 0
+    one_is_turned_away = asyncio.Event()
     add = Admission.add
 
-    def counted(self: Admission[Any], connection: Any, source: str) -> Any:
-        nonlocal turned_away
-        dropped = add(self, connection, source)
-        turned_away += dropped is not None
+    def noted(self: Admission[Any], connection: Any, source: str) -> Any:
+        if (dropped := add(self, connection, source)) is not None:
+            one_is_turned_away.set()
         return dropped
 
-    monkeypatch.setattr(Admission, "add", counted)
+    monkeypatch.setattr(Admission, "add", noted)
 
     async def main() -> None:
         token = JoinToken.new("a-run", (), tls=None)
         async with (
             Node("learner", listen="tcp://127.0.0.1:0", secret=token.secret).running() as root,
-            far_away(root.listening) as address,
+            held(root.listening, one_is_turned_away) as address,
             AsyncExitStack() as stack,
         ):
 
@@ -83,7 +84,31 @@ def test_a_hundred_agents_that_come_at_once_are_all_let_in_though_fewer_may_be_u
             await asyncio.gather(*(node.stop() for node in nodes))
 
     run(main())
-    assert turned_away, "the bound was never reached"
+
+
+def test_an_orphan_gives_up_in_time_although_something_accepts_its_connections(
+    run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ssh server whose client is cut off accepts what goes into its tunnel, and nothing ever comes back."""
+    monkeypatch.setattr("orchestra.wire.handshake.ANSWER_SECONDS", 1000.0)
+
+    async def main() -> None:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(sockets / "tunnel"))
+            silent.listen()
+            token = JoinToken.new("a-run", (f"tunnel://{sockets}/tunnel",), tls=None)
+            scratch: Any = SimpleNamespace(socket_address=lambda name: f"unix://{sockets}/agent")
+            agent = Agent(token, slot=1, join_timeout=0.3)
+            async with AsyncExitStack() as stack, asyncio.timeout(20.0):
+                with pytest.raises(
+                    Unreachable, match="the head of a-run cannot be found: nothing has answered in time"
+                ):
+                    await agent._join(stack, scratch)
+                agent._admitted = AdmittedMsg(slot=1)
+                assert await agent._join(stack, scratch) is None
+        (sockets / "tunnel").unlink()
+
+    run(main())
 
 
 async def started(token: str, folder: Path) -> tuple[int | None, str]:
