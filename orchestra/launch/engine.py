@@ -101,6 +101,8 @@ class Engine:
     Raises:
         UsageError: the engine has not so many, or the number is missing.
     """
+    takes_file: bool = False
+    """True if `--hosts` may also name a file with the settings of each host."""
     join_timeout: float = 600.0
     """Seconds for the hosts to report, from their start, unless `--join-timeout` says otherwise."""
     submitter: Callable[[Settings], Submitter | None] = never

@@ -105,4 +105,4 @@ def _named(number: int | None, settings: Settings) -> AskedHosts:
     return AskedHosts(tuple(replace(host, name=f"local-{host.slot}") for host in on_top(number, settings).hosts))
 
 
-ENGINE = Engine("local", _launcher, counted=_named, join_timeout=60.0)
+ENGINE = Engine("local", _launcher, counted=_named, takes_file=True, join_timeout=60.0)

@@ -152,7 +152,7 @@ def requeued(environment: Mapping[str, str], most: int) -> str:
         if not state.batch or not state.requeue:
             return ""
         if state.state != "RUNNING":
-            return f"job {job} is {state.state}: it was cancelled, or its time is over, and is not queued again"
+            return f"job {job} is {state.state}: it was cancelled, or SLURM itself queues it again"
         if state.restarts >= most:
             return f"job {job} was started again {state.restarts} times, and --max-restarts allows no more"
         for number in (signal.SIGTERM, signal.SIGHUP):  # a requeue sends SIGTERM, and this process ends with its code

@@ -366,4 +366,4 @@ def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> SshLauncher:
     return SshLauncher(hosts, ssh=settings.get("ssh", "ssh"), parallel=parallel, tunnel=settings.get("tunnel", False))
 
 
-ENGINE = Engine("ssh", _launcher, _flags, join_timeout=60.0)
+ENGINE = Engine("ssh", _launcher, _flags, takes_file=True, join_timeout=60.0)

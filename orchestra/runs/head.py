@@ -412,7 +412,7 @@ class Head:
     async def _leave_alone(self, slot: HostSlot, agent: str, grace: float) -> None:
         """Have a host leave, unless the run goes with it: an engine that ends a job tells the agents and the head."""
         await asyncio.sleep(TOGETHER_S)
-        if not self._options.head_plays and all(each.told_to_end for each in self._agents.values()):
+        if all(each.told_to_end for each in self._agents.values()):
             self._stopping.request("stopped")
         if not self._stopping.requested and agent in self._agents:  # else `end` tells them
             await self._leave(slot, "its agent was told to end", grace)

@@ -218,12 +218,13 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
 
 def _asked(hosts: str | None, file: HostsFile, engine: Engine, settings: Mapping[str, Any]) -> AskedHosts:
     """Return the head if it is among the hosts, and the other hosts in the order of their slots."""
-    if hosts and is_hosts_file(hosts):
+    if hosts and is_hosts_file(hosts) and engine.takes_file:
         return AskedHosts(file.hosts, file.here)
     number = int(hosts) if hosts and hosts.isascii() and hosts.isdecimal() else None
     if engine.counted is not None:
         if hosts and number is None:
-            raise UsageError(f"--launch {engine.name} takes a number of hosts or a file, got --hosts {hosts}")
+            file_too = " or a file" if engine.takes_file else ""
+            raise UsageError(f"--launch {engine.name} takes a number of hosts{file_too}, got --hosts {hosts}")
         if number is not None and not 1 <= number <= MOST_HOSTS:
             raise UsageError(f"--hosts: {hosts} hosts are not allowed; 1 to {MOST_HOSTS} are")
         return engine.counted(number, settings)

@@ -107,7 +107,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (("RUNNING", 1, 0, 1), "job 7 is queued again, and goes on when it starts", True),
         (
             ("COMPLETING", 1, 0, 1),
-            "job 7 is COMPLETING: it was cancelled, or its time is over, and is not queued",
+            "job 7 is COMPLETING: it was cancelled, or SLURM itself queues it again",
             False,
         ),
         (("RUNNING", 1, 20, 1), "job 7 was started again 20 times, and --max-restarts allows no more", False),

@@ -1,5 +1,6 @@
 """What a run over several hosts was asked to do, from flags and from a file; a slip is named with its place."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,11 @@ def test_flags_that_contradict_each_other_are_refused(given: dict[str, Any], sai
     with pytest.raises(UsageError) as caught:
         hosts_options(given)
     assert str(caught.value).startswith(said)
+
+
+def test_a_file_of_hosts_is_refused_by_an_engine_that_chooses_them() -> None:
+    with pytest.raises(UsageError, match=re.escape("--launch slurm takes a number of hosts, got --hosts hosts.toml")):
+        hosts_options({"hosts": written("[[host]]\nname = 'a'"), "launch": "slurm"})
 
 
 @pytest.mark.parametrize(
