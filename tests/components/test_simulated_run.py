@@ -41,6 +41,7 @@ from orchestra import Actor, InterruptMsg, Lane, Node, PlayedMsg, Ref, RunDirect
 from orchestra.actors.addresses import node_of
 from orchestra.actors.restarts import STOPPED as IN_ORDER
 from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, INTERRUPTED, STOPPED, of_run
+from orchestra.errors import OrchestraError
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.api import conclude, failing_in_one_line
@@ -318,9 +319,9 @@ class SimulatedProcesses(RunProcesses):
             self._simulated, self._sim, self._root, plan, logs, lambda: self._root.listening, self._give_up, policy
         )
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str, cause: OrchestraError | None = None) -> None:
         self.failed_at = self.failed_at or self._sim.loop.time()
-        super()._fail(text)
+        super()._fail(text, cause)
 
 
 class Listener(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | SaveCheckpointMsg]):
@@ -740,28 +741,34 @@ class Chaos:
 # What holds -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_episode_is_lost_or_counted_twice_and_no_mailbox_is_too_small() -> None:
-    each_seed(undisturbed, 200, limit=600.0)
+    each_seed(undisturbed, 80, limit=600.0)
 
 
+@pytest.mark.slow
 def test_a_run_can_be_stopped_at_any_time() -> None:
-    each_seed(interrupted, 100, limit=600.0)
+    each_seed(interrupted, 60, limit=600.0)
 
 
+@pytest.mark.slow
 def test_neither_does_a_broken_connection_cost_or_double_an_episode() -> None:
-    each_seed(disturbed, 100, limit=600.0)
+    each_seed(disturbed, 60, limit=600.0)
 
 
+@pytest.mark.slow
 def test_what_a_dead_worker_told_counts_once_and_the_run_ends() -> None:
-    each_seed(deadly_for_workers, 150, limit=600.0)
+    each_seed(deadly_for_workers, 60, limit=600.0)
 
 
+@pytest.mark.slow
 def test_nothing_counts_twice_and_the_run_ends_when_a_proxy_dies_too() -> None:
-    each_seed(deadly_for_all_but_the_learner, 150, limit=600.0)
+    each_seed(deadly_for_all_but_the_learner, 60, limit=600.0)
 
 
+@pytest.mark.slow
 def test_when_the_learner_dies_all_others_end_within_seconds() -> None:
-    each_seed(learner_dies, 60, limit=600.0)
+    each_seed(learner_dies, 40, limit=600.0)
 
 
 @pytest.mark.slow
@@ -770,7 +777,7 @@ def test_after_half_an_hour_of_kills_broken_links_and_disks_every_run_ends_in_th
 ) -> None:
     """`docs/testing.md` has the command that runs 200 seeds."""
     chaos = Chaos(monkeypatch, HALF_AN_HOUR_S)
-    each_seed(chaos, 10, limit=HALF_AN_HOUR_S + 1200.0)
+    each_seed(chaos, 6, limit=HALF_AN_HOUR_S + 1200.0)
     print(*(f"{count:4} {what}" for what, count in sorted(chaos.seen.items())), sep="\n")
 
 

@@ -14,10 +14,8 @@ from virtual_network.namespaces import until
 
 pytestmark = pytest.mark.slow
 FAULTS = int(os.environ.get("ORCHESTRA_FAULTS", "0"))
-"""Faults drawn at random by the last test. They take minutes, as do partitions; 0 leaves out both."""
-minutes = pytest.mark.skipif(
-    not FAULTS, reason="takes minutes: ORCHESTRA_FAULTS=20 includes it, with so many random faults"
-)
+"""Faults drawn at random by the last test."""
+minutes = pytest.mark.minutes
 LONG = ("--steps", "1000000000")
 
 

@@ -18,7 +18,7 @@ import pytest
 from orchestra.trace import Query, RunTrace
 
 KILLS = int(os.environ.get("ORCHESTRA_KILLS", "6"))
-STEPS_PER_KILL = 1000
+STEPS_PER_KILL = 500
 MARGIN = 10
 """The run goes on for this many times as many steps after its last kill, more than it makes between two records."""
 PATIENCE_S = 90.0 + 8.0 * KILLS

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,9 @@ import sys
 import components.monitor
 from orchestra.cli.main import main
 
-name, tick, runs, *flags = sys.argv[1:]
-components.monitor.TICK_S = float(tick)
-for index, arguments in enumerate(runs.split(";")):
+name, ticks, runs, *flags = sys.argv[1:]
+for index, (tick, arguments) in enumerate(zip(ticks.split(";"), runs.split(";"), strict=True)):
+    components.monitor.TICK_S = float(tick)
     code = main(["run", *flags, "--single-process", "--runs-dir", f"{name}-{index}", *arguments.split()])
     if code:
         sys.exit(code)
@@ -125,11 +126,12 @@ def parameters(folder: Path) -> dict[str, Any]:
     return flat
 
 
-def trained(launch: Any, *runs: str, tick_s: float = 0.5, **environment: str) -> list[Any]:
+def trained(launch: Any, *runs: str, ticks_s: Sequence[float] = (), **environment: str) -> list[Any]:
     """The parameters after each of several single-process runs that share a process."""
-    name = f"runs-{tick_s}-{environment.get('PYTHONHASHSEED')}"
+    name = f"runs-{environment.get('PYTHONHASHSEED')}"
+    ticks = ";".join(map(str, ticks_s or [0.5] * len(runs)))
     flags = [launch.experiment, *launch.quick, "--prioritized", "--steps", "1500"]
-    launched = launch.python(MANY, name, str(tick_s), ";".join(runs), *flags, **environment)
+    launched = launch.python(MANY, name, ticks, ";".join(runs), *flags, **environment)
     assert launched.ends() == 0, launched.story("failed")
     return [parameters(launch.folder / f"{name}-{index}") for index in range(len(runs))]
 
@@ -147,10 +149,8 @@ def test_two_single_process_runs_of_one_seed_are_equal_bit_for_bit(launch: Any) 
 
 
 def test_how_often_nodes_are_looked_at_does_not_change_what_is_learned(launch: Any) -> None:
-    (seldom,) = trained(launch, SEVERAL)
-    for tick_s in (0.002, 0.013):
-        (often,) = trained(launch, SEVERAL, tick_s=tick_s)
-        assert seldom == often
+    seldom, often, oftener = trained(launch, SEVERAL, SEVERAL, SEVERAL, ticks_s=(0.5, 0.013, 0.002))
+    assert seldom == often == oftener
 
 
 # Faults ---------------------------------------------------------------------------------------------------------------
@@ -231,6 +231,7 @@ def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
 STUCK = """
 import asyncio
 from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from components import Orchestrator
@@ -276,6 +277,7 @@ def test_two_ctrl_cs_abort(launch: Any, tmp_path: Path) -> None:
 
 BROKEN = """
 from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from components import Trainer
