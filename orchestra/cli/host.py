@@ -31,6 +31,11 @@ def command(arguments: list[str]) -> int:
     parser.add_argument(
         "--join-timeout", type=float, default=JOIN_S, metavar="S", help=f"seconds to look for the head; {JOIN_S:g}"
     )
+    parser.add_argument(
+        "--dial-on",
+        action="store_true",
+        help="go on to look for a head at whose addresses nobody listens: it may be started again there",
+    )
     options = parser.parse_strictly(arguments)
     if options.slot is not None and options.slot < 1:
         raise UsageError(f"--slot: {options.slot} is not allowed: it must be 1 or more")
@@ -38,7 +43,12 @@ def command(arguments: list[str]) -> int:
         raise UsageError(f"orchestra host runs on Linux, and this is {sys.platform}")
     token = JoinToken.read(options.token)
     agent = Agent(
-        token, slot=options.slot, name=options.name, scratch=options.scratch, join_timeout=options.join_timeout
+        token,
+        slot=options.slot,
+        name=options.name,
+        scratch=options.scratch,
+        join_timeout=options.join_timeout,
+        dial_on=options.dial_on,
     )
     return asyncio.run(_run(agent, stdin=options.token == STDIN))
 

@@ -117,6 +117,8 @@ class Agent:
         name: the name of the host for people; by default that of the machine.
         scratch: the folder for the run's files; by default as the environment says.
         join_timeout: seconds for which it looks for the head.
+        dial_on: True if the head may come back at one of its addresses, so that nobody who listens there is no sign of
+            its end.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Agent:
         name: str = "",
         scratch: Path | None = None,
         join_timeout: float = JOIN_S,
+        dial_on: bool = False,
     ) -> None:
         self._token = token
         self._slot = slot
@@ -136,6 +139,7 @@ class Agent:
         self._clock = RealClock()
         self._incarnation = secrets.token_hex(8)
         self._patience = join_timeout
+        self._dial_on = dial_on
         self._admitted: AdmittedMsg | None = None
         self._joined_by = ""
         """The address of the head by which this agent was in the run last."""
@@ -184,7 +188,7 @@ class Agent:
         last: OrchestraError = Unreachable("nothing has answered in time")
         while not self.terminated.is_set():
             node = self._node(scratch)
-            node.peers.joined_by = self._joined_by
+            node.peers.joined_by = "" if self._dial_on else self._joined_by
             try:
                 async with AsyncExitStack() as attempt:
                     async with asyncio.timeout(self._time_left(begun)):  # an attempt may last longer than all patience
@@ -202,7 +206,7 @@ class Agent:
                 ) from error
             except OrchestraError as failed:
                 last, refused = failed, refused + 1 if isinstance(failed, NobodyListens) else 0
-            if self._admitted is not None and refused == REFUSALS:
+            if self._admitted is not None and refused == REFUSALS and not self._dial_on:
                 self._say(f"the head is dead: {last}")
                 return None
             self._say(str(last))

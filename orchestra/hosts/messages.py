@@ -130,6 +130,8 @@ class HostFailedMsg(Message):
     reason: str
     again: bool
     """True if another attempt may succeed, as on a disk that is full now."""
+    code: int
+    """The exit code of the agent: 74 if its disk is full."""
 
 
 class HostUseMsg(Message):

@@ -210,7 +210,7 @@ class Head:
             assert slot.fingerprint is not None
             why = missing_import(msg.reason.split("; "), self._own, slot.fingerprint) or msg.reason
             self._log.warning("a host cannot take part", slot=slot.slot, host=slot.name, reason=why)
-            slot.failed, slot.hopeless = why, not msg.again
+            slot.failed, slot.hopeless, slot.code = why, not msg.again, msg.code
 
     def played(self, msg: PlayedMsg) -> None:
         """Note what the nodes of each host have played."""

@@ -5,6 +5,7 @@ Hosts are agents on this machine, or network namespaces where the kernel matters
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -343,6 +344,15 @@ def test_thirty_two_slots_over_two_ssh_servers_are_all_joined(lab: Any, launch: 
 
 
 # Disks that are full
+
+
+def test_a_host_without_room_for_the_code_ends_the_run_that_needs_it_and_says_why(launch: Any, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "full", 1) as disk:
+        hosted = Hosted(launch, *LONG, hosts=1, scratch=disk)
+        assert hosted.run.ends() == 74, hosted.run.story("ended in another way")
+    (line,) = [line for line in hosted.run.err.splitlines() if line.startswith("orchestra: the run failed: ")]
+    assert "its host local-1 is gone: needs " in line
+    assert re.search(r"needs \d+ MB in '\S+', has \d+", line)
 
 
 def test_a_full_disk_at_the_head_leaves_the_last_whole_checkpoint(launch: Any, tmp_path: Path) -> None:

@@ -111,6 +111,38 @@ def test_an_orphan_gives_up_in_time_although_something_accepts_its_connections(
     run(main())
 
 
+@pytest.mark.parametrize("dial_on", [False, True])
+def test_nobody_listening_is_the_end_of_a_head_unless_it_may_be_started_again(
+    run: Run, sockets: Path, dial_on: bool
+) -> None:
+    """The agent has been in the run: its first head is there no more when it looks for it again."""
+
+    async def main() -> None:
+        token = JoinToken.new("a-run", (), tls=None)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        scratch: Any = SimpleNamespace(socket_address=lambda name: f"unix://{sockets}/agent")
+        agent = Agent(token.joining(address), slot=1, join_timeout=25.0, dial_on=dial_on)
+        agent._admitted, agent._joined_by = AdmittedMsg(slot=1), address
+        said: list[str] = []
+        agent._say = said.append  # type: ignore[method-assign]
+        async with AsyncExitStack() as stack:
+            joining = asyncio.create_task(agent._join(stack, scratch))
+            if not dial_on:
+                assert await joining is None
+                assert said[-1].startswith("the head is dead: ")
+                return
+            while not said:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            async with Node("learner", listen=address, secret=token.secret).running():
+                node = await joining
+                assert node is not None
+                assert node.root == "learner"
+                await node.stop()
+
+    run(main())
+
+
 async def started(token: str, folder: Path) -> tuple[int | None, str]:
     """Return the exit code of an agent with this token, and what it said."""
     words = ("-m", "orchestra", "host", "--token", "-", "--scratch", str(folder), "--join-timeout", "20")

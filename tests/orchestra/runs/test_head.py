@@ -479,7 +479,7 @@ def test_an_agent_that_cannot_take_part_says_why_and_only_a_full_disk_is_tried_a
             table.arrives(slot, f"a{slot}")
         table.head.begin(table.placed)
         table.head._agents["agent-2"] = slot = table.head.slots[2]
-        table.head.host_failed(HostFailedMsg(agent="agent-2", reason=reason, again=again))
+        table.head.host_failed(HostFailedMsg(agent="agent-2", reason=reason, again=again, code=1))
         table.head.agent_lost("agent-2", "closed its connection")
         table.head.engine_said(HostEvent(2, "ended", "local 2", "exited with code 1"))
         if again:
