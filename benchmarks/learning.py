@@ -41,6 +41,13 @@ STUDIES = {
         "QMIX, VDN and IQL on 2s3z",
         tuple(f"qmix_2s3z.py --algorithm {name} --steps 1500000" for name in ("qmix", "vdn", "iql")),
     ),
+    "hosts": Study(
+        "QMIX on 3m: one process, and three simulated hosts with as many environments",
+        (
+            "qmix_3m.py --single-process --steps 400000 --envs-per-worker 60",
+            "qmix_3m.py --launch local --hosts 3 --workers 1 --steps 400000 --envs-per-worker 20",
+        ),
+    ),
     "5m_vs_6m": Study(
         "QMIX and COMA on 5m_vs_6m",
         tuple(f"qmix_5m_vs_6m.py --algorithm {name} --steps 3000000" for name in ("qmix", "coma")),
