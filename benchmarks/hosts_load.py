@@ -66,9 +66,10 @@ class Root(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg | NextMsg]):
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
-        self._episodes += msg.episodes
+        self._episodes += msg.segments
         self._steps += msg.steps
-        self._nbytes += sum(getattr(msg, name).nbytes for name in msg.wire.array_fields)
+        arrays = (*msg.fields.values(), *(getattr(msg, name) for name in msg.wire.array_fields))
+        self._nbytes += sum(array.nbytes for array in arrays)
         self._notes.write(event="inserted", episodes=self._episodes, steps=self._steps, nbytes=self._nbytes)
 
     @on(NextMsg)
@@ -124,20 +125,25 @@ class Player(Actor[LoadParamsMsg | CollectMsg | NextMsg]):
 
 def episode(sender: str) -> InsertTransitionMsg:
     """Return an episode of 8m, 112 KB."""
-    frames = STEPS + 1
-    return InsertTransitionMsg(
-        obs=freeze(np.zeros((frames, AGENTS, 80), np.float32)),
-        state=freeze(np.zeros((frames, 168), np.float32)),
-        available=freeze(np.ones((frames, AGENTS, 14), np.bool_)),
-        actions=freeze(np.zeros((STEPS, AGENTS), np.int64)),
-        reward=freeze(np.zeros(STEPS, np.float32)),
+    frames, agents = STEPS + 1, AGENTS
+    return InsertTransitionMsg.of_episodes(
+        per_frame={
+            "obs": freeze(np.zeros((frames, agents, 80), np.float32)),
+            "state": freeze(np.zeros((frames, 168), np.float32)),
+            "available": freeze(np.ones((frames, agents, 14), np.bool_)),
+        },
+        per_step={
+            "actions": freeze(np.zeros((STEPS, agents), np.int64)),
+            "reward": freeze(np.zeros(STEPS, np.float32)),
+        },
+        per_segment={"epsilon": freeze(np.zeros(1, np.float32))},
         lengths=freeze(np.array([STEPS], np.int32)),
         terminated=freeze(np.ones(1, np.bool_)),
         won=freeze(np.zeros(1, np.bool_)),
         versions=freeze(np.zeros(STEPS, np.int32)),
-        epsilon=freeze(np.zeros(1, np.float32)),
         newest_version=None,
         sender=sender,
+        source="",
     )
 
 

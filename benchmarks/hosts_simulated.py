@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hosts_load import episode
 
 from components import WorkerProxy
 from messages import InsertTransitionMsg, JoinMsg, LoadParamsMsg, WorkerCountMsg
@@ -37,8 +38,6 @@ from orchestra.testing import Process, Simulation
 
 PARAMETERS = 28_000
 """In a version: 112 KB, somewhat less than the agents of QMIX have on 8m."""
-STEPS = 30
-"""Environment steps of an episode."""
 WARM_UP_S, MEASURED_S = 12.0, 10.0
 """Seconds of the run before and during the measurement."""
 
@@ -90,30 +89,6 @@ HEADER = (
     "| layout | hosts | connections | nodes | messages/s | MB/s in | MB/s out | KiB | load | without experience |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
 )
-
-
-def episode(sender: str) -> InsertTransitionMsg:
-    """An episode of 8m."""
-    frames, agents = STEPS + 1, 8
-    return InsertTransitionMsg.of_episodes(
-        per_frame={
-            "obs": freeze(np.zeros((frames, agents, 80), np.float32)),
-            "state": freeze(np.zeros((frames, 168), np.float32)),
-            "available": freeze(np.ones((frames, agents, 14), np.bool_)),
-        },
-        per_step={
-            "actions": freeze(np.zeros((STEPS, agents), np.int64)),
-            "reward": freeze(np.zeros(STEPS, np.float32)),
-        },
-        per_segment={"epsilon": freeze(np.zeros(1, np.float32))},
-        lengths=freeze(np.array([STEPS], np.int32)),
-        terminated=freeze(np.ones(1, np.bool_)),
-        won=freeze(np.zeros(1, np.bool_)),
-        versions=freeze(np.zeros(STEPS, np.int32)),
-        newest_version=None,
-        sender=sender,
-        source="",
-    )
 
 
 def size_of(*roots: object) -> int:

@@ -1,6 +1,8 @@
 from .evaluator import Evaluator as Evaluator
+from .federated_trajectories import FederatedTrajectories as FederatedTrajectories
 from .monitor import Monitor as Monitor
 from .orchestrator import Orchestrator as Orchestrator
+from .replay_shard import ReplayShard as ReplayShard
 from .rollout import ActingFactory as ActingFactory
 from .rollout import EnvFactory as EnvFactory
 from .rollout import PolicyFactory as PolicyFactory

@@ -56,12 +56,19 @@ class WorkerProxy(
 
     Args:
         to: the Orchestrator, or another proxy.
+        shard: keeps the experience of this host; only its counts go to `to` then. None to pass all of it on.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, *, to: Ref[JoinMsg | InsertTransitionMsg | WorkerCountMsg]) -> None:
+    def __init__(
+        self,
+        *,
+        to: Ref[JoinMsg | InsertTransitionMsg | WorkerCountMsg],
+        shard: Ref[InsertTransitionMsg] | None = None,
+    ) -> None:
         self._to = to
+        self._shard = shard
         self._workers = Downstream()
         self._params: LoadParamsMsg | None = None
         self._collecting = PAUSE
@@ -136,6 +143,9 @@ class WorkerProxy(
     async def insert(self, msg: InsertTransitionMsg) -> None:
         self._workers.receive(msg.sender, msg.segments)
         self._sent += msg.segments
+        if self._shard is not None:
+            await self._shard.tell(msg)
+            msg = msg.summary()
         # The arrays stay where the worker has written them.
         mine = self.me.address
         await self._to.tell(msg.model_copy(update={"sender": mine, "source": msg.source or mine}))

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from components import (
     Evaluator,
+    FederatedTrajectories,
     LinearSchedule,
     Monitor,
     Orchestrator,
@@ -24,6 +25,7 @@ from components.policies.devices import gpus_of, require
 from components.proxies import plan_proxies
 from components.replay_buffers import (
     EpisodeReplay,
+    FederatedReplay,
     FreshEpisodes,
     PrioritizedEpisodeReplay,
     SampleToInsertRatio,
@@ -61,6 +63,7 @@ def experiment(
     learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
     updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.2,
     prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
+    federated: Annotated[bool, Field(description="episodes stay on their host; only those of a batch travel")] = False,
     learning_rate: Annotated[float | None, Field(gt=0, description="of the optimiser; 1e-3, COMA 5e-4")] = None,
     optimizer: Annotated[Literal["adam", "rmsprop"], Field(description="Adam, or the RMSProp of PyMARL")] = "adam",
     gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
@@ -116,6 +119,8 @@ def experiment(
         raise UsageError("--asynchronous is for the simulator; games of StarCraft II always have their own processes")
     if not asynchronous and (envs_per_process != 1 or (env != "smac" and (min_batch, max_wait) != (1, 0.002))):
         raise UsageError("--min-batch, --max-wait and --envs-per-process need --asynchronous")
+    if federated and (coma or not proxy or drop_stale is not None):
+        raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
     waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
     make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
     planned = make_env(1, seed=0)
@@ -160,7 +165,19 @@ def experiment(
     topology.before_start(policies.prepare)
     learner = topology.node("learner", gpus=gpus_of(device))
     monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
-    trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)
+    new_shard = partial(
+        PrioritizedEpisodeReplay,
+        spec,
+        max(batch_size, buffer_size // len(hosts.playing)),
+        alpha=0.6 if prioritized else 0.0,  # with 0 all episodes weigh the same
+    )
+    planned_shard = new_shard()
+    union = FederatedReplay(planned_shard.share_fields)
+    trajectories: Ref[Any] = (
+        learner.spawn("trajectories", FederatedTrajectories, replay=union, schema=planned_shard.schema)
+        if federated
+        else learner.spawn("trajectories", TrajectoryManager, replay=replay)
+    )
     orchestrator = learner.spawn(
         "orchestrator",
         Orchestrator,
@@ -191,8 +208,9 @@ def experiment(
         "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
     )
     topology.require(trajectories, trainer, evaluator)
+    shards = (new_shard, trajectories) if federated else None
     upstreams = (
-        plan_proxies(topology, hosts, to=orchestrator, fan_out=proxy_fan_out)
+        plan_proxies(topology, hosts, to=orchestrator, fan_out=proxy_fan_out, shards=shards)
         if proxy
         else dict.fromkeys(hosts.playing, orchestrator)
     )

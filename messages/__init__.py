@@ -17,3 +17,6 @@ from messages.params import LoadParamsMsg as LoadParamsMsg
 from messages.sampling import BatchTrainingDataMsg as BatchTrainingDataMsg
 from messages.sampling import SampleBatchMsg as SampleBatchMsg
 from messages.sampling import UpdatePriorityMsg as UpdatePriorityMsg
+from messages.shards import DrawEpisodesMsg as DrawEpisodesMsg
+from messages.shards import ShardEpisodesMsg as ShardEpisodesMsg
+from messages.shards import ShardSizeMsg as ShardSizeMsg

@@ -85,6 +85,12 @@ class InsertTransitionMsg(Message):
         """The arrays of all three groups by name."""
         return {**self.per_frame.plain(), **self.per_step.plain(), **self.per_segment.plain()}
 
+    def summary(self) -> "InsertTransitionMsg":
+        """Return what is counted of the segments: of the fields, the reward and those of segments."""
+        return self.model_copy(
+            update={"per_frame": Arrays({}), "per_step": Arrays({"reward": self.per_step["reward"]})}
+        )
+
     def select(self, segments: NDArray[np.bool_]) -> "InsertTransitionMsg":
         """Return a message of the chosen segments, (segments,), of which there has to be one at least."""
         frames, steps = np.repeat(segments, self.lengths + 1), np.repeat(segments, self.lengths)

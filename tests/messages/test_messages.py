@@ -12,6 +12,7 @@ import messages
 from messages import (
     ClaimRoleMsg,
     CollectMsg,
+    DrawEpisodesMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
@@ -22,6 +23,8 @@ from messages import (
     SampleBatchMsg,
     SaveCheckpointMsg,
     SaveStateMsg,
+    ShardEpisodesMsg,
+    ShardSizeMsg,
     StateSavedMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
@@ -103,7 +106,17 @@ def progress(**changed: Any) -> dict[str, Any]:
     return fields | changed
 
 
+SIZE = ShardSizeMsg(shard=HERE, total=2.5, held=3, inserted=4)
 EXAMPLES: list[Message] = [
+    SIZE,
+    ShardEpisodesMsg(
+        size=SIZE,
+        episodes=team_episodes(**insert(2, 5, 1)),
+        indices=np.arange(3),
+        generations=np.arange(3),
+        weights=np.ones(3),
+    ),
+    DrawEpisodesMsg(episodes=3),
     team_batch(**batch(2, 5)),
     SaveCheckpointMsg(env_steps=12),
     EvaluateMsg(version=3, params=np.ones(4, np.float32), episodes=8, env_steps=100, seed=5, final=False),
@@ -132,6 +145,8 @@ def same(one: Any, other: Any) -> bool:
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, Arrays):
         return one.keys() == other.keys() and all(same(array, other[name]) for name, array in one.items())
+    if isinstance(one, Message):
+        return type(one) is type(other) and all(same(value, vars(other)[name]) for name, value in vars(one).items())
     return type(one) is type(other) and bool(one == other)
 
 
@@ -260,9 +275,9 @@ def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() ->
         assert said == f"Value error, lengths: expected one segment or more, of 1 to 5 steps each, got {shown}"
 
 
-def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
+def test_of_params_pace_progress_and_sizes_only_the_newest_unread_counts() -> None:
     latest = {type(example).__name__ for example in EXAMPLES if example.lane is Lane.LATEST}
-    assert latest == {"LoadParamsMsg", "CollectMsg", "ProgressMsg"}
+    assert latest == {"LoadParamsMsg", "CollectMsg", "ProgressMsg", "ShardSizeMsg"}
     assert not any(example.lane is Lane.SYSTEM for example in EXAMPLES)
 
     mailbox = Mailbox("host/worker")
