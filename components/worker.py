@@ -22,6 +22,10 @@ from orchestra import Actor, Message, Preloads, Ref, State, TerminatedMsg, Unrea
 
 REJOIN_S = 5.0
 """Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
+RETRY_S = 0.5
+"""Delay in seconds before a worker joins again after its upstream was lost, each time."""
+PATIENCE_S = 10.0
+"""Seconds after which a worker whose upstream is lost, and has no successor, fails."""
 
 
 class StepMsg(Message):
@@ -29,11 +33,11 @@ class StepMsg(Message):
 
 
 class JoinAgainMsg(Message):
-    """Join the upstream again; a worker sends it to itself `REJOIN_S` after the upstream stopped."""
+    """Join the upstream again; a worker sends it to itself some time after the upstream has ended."""
 
 
 class UpstreamLost(Unreachable):
-    """The upstream of this worker is gone. A restarted worker joins its replacement."""
+    """The upstream of this worker is gone, and nobody has taken its place."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -42,6 +46,9 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
 
     It stops after the step in which it has used its last credit. All episodes that end in this step are sent, at most
     one for each of its environments.
+
+    Where its upstream is lost, it joins the successor, and its episodes under way go on. It fails after `PATIENCE_S`
+    without one.
 
     Args:
         env: makes its environments.
@@ -78,6 +85,8 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         self._collecting = PAUSE
         self._sent = 0  # segments since it joined
         self._stepping = False
+        self._lost_at: float | None = None  # by the clock, when the upstream was lost; None once it is heard of
+        self._rejoining = False
 
     async def started(self) -> None:
         if self.resume_from is not None:
@@ -100,6 +109,8 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
             "collecting": self._collecting,
             "sent": self._sent,
             "stepping": self._stepping,
+            "lost_at": self._lost_at,
+            "rejoining": self._rejoining,
         }
 
     def restore(self, state: State) -> None:
@@ -108,18 +119,19 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         self._env_steps = state["env_steps"]
         self._loaded, self._sent, self._stepping = state["loaded"], state["sent"], state["stepping"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
+        self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
         self._rollout.load(msg.params, msg.version)
         if msg.env_steps is not None:
             self._env_steps = msg.env_steps
-        self._loaded = True
+        self._loaded, self._lost_at = True, None
         await self._step_on()
 
     @on(CollectMsg)
     async def set_collecting(self, msg: CollectMsg) -> None:
-        self._collecting = msg
+        self._collecting, self._lost_at = msg, None
         await self._step_on()
 
     @on(StepMsg)
@@ -132,7 +144,10 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
         if collected is not None:
             self._sent += collected.segments
-            await self.to.tell(collected.model_copy(update={"sender": self.me.address}))
+            try:
+                await self.to.tell(collected.model_copy(update={"sender": self.me.address}))
+            except Unreachable:  # it is lost with the upstream, whose end the watch reports
+                return
         await self._step_on()
 
     @on(SaveStateMsg)
@@ -150,14 +165,32 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:
         if msg.graceful:  # usually the run ends, and this process with it
-            self._collecting = PAUSE
-            self.after(REJOIN_S, JoinAgainMsg())
-            return
-        raise UpstreamLost(f"{msg.address}: {msg.reason}")
+            self._join_after(REJOIN_S)
+        else:
+            self._join_successor(f"{msg.address}: {msg.reason}")
 
     @on(JoinAgainMsg)
     async def join_again(self, msg: JoinAgainMsg) -> None:
-        await self._join()
+        self._rejoining = False
+        try:
+            await self._join()
+        except Unreachable as error:
+            self._join_successor(str(error))
+
+    def _join_successor(self, reason: str) -> None:
+        now = self.clock.monotonic()
+        if self._lost_at is None:
+            self._lost_at = now
+            self.log.warning("the upstream is lost", reason=reason)
+        if now - self._lost_at >= PATIENCE_S:
+            raise UpstreamLost(reason)
+        self._join_after(RETRY_S)
+
+    def _join_after(self, delay: float) -> None:
+        self._collecting = PAUSE
+        if not self._rejoining:
+            self._rejoining = True
+            self.after(delay, JoinAgainMsg())
 
     def _resume(self, folder: Path) -> None:
         saved = run_state.find(folder, self.me.address)

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
-from components.worker import REJOIN_S, StepMsg, Worker
+from components.worker import PATIENCE_S, REJOIN_S, RETRY_S, StepMsg, Worker
 from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg
 
 UP = (JoinMsg, InsertTransitionMsg)
@@ -153,32 +153,72 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
     run(main())
 
 
-def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn) -> None:
+def test_a_worker_whose_upstream_died_joins_the_next_and_goes_on_with_its_episodes(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up, steps_per_turn=1)
+            await worker.tell(params(1))
+            await worker.tell(CollectMsg(episodes=1, received=0))
+            assert (await up.hear(InsertTransitionMsg)).lengths.tolist() == [2]
+            await scene.settle()
+            await scene.kill(up)
+            up = scene.probe("up", *UP)
+            await scene.settle()
+            assert up.of(JoinMsg) == []
+            scene.clock.advance(RETRY_S)
+            assert (await up.hear(JoinMsg)).ref == worker
+            await scene.settle()
+            assert up.of(InsertTransitionMsg) == []  # it waits for a word again
+            await worker.tell(params(2))
+            await worker.tell(CollectMsg(episodes=1, received=0))
+            message = await up.hear(InsertTransitionMsg)
+            # Of the episode of three steps two were made before.
+            assert (message.lengths.tolist(), message.versions.tolist()) == ([3], [1, 1, 2])
+            assert scene.node.cell(worker.address).statistics().restarts == 0
+
+    run(main())
+
+
+def test_a_worker_fails_once_its_upstream_has_been_lost_for_long_without_a_successor(run, stage, spawn) -> None:
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(params(1))
-            await worker.tell(CollectMsg(episodes=None, received=0))
-            await up.hear(InsertTransitionMsg)
-            await worker.tell(CollectMsg(episodes=0, received=0))
-            await scene.settle()
+            await up.hear(JoinMsg)
             with capture_logs() as lines:
                 await scene.kill(up)
-                up = scene.probe("up", *UP)
+                for _ in range(round(PATIENCE_S / RETRY_S) - 1):
+                    await scene.settle()
+                    scene.clock.advance(RETRY_S)
                 await scene.settle()
-            failed = [
-                line["error"] for line in lines if line["event"] == "actor failed" and line["log_level"] == "error"
-            ]
-            assert "UpstreamLost: here/up: RuntimeError: broken on purpose" in failed
-            assert up.of(JoinMsg) == []
-            scene.clock.advance(0.1)
-            assert (await up.hear(JoinMsg)).ref == worker
-            await scene.settle()
-            assert up.of(InsertTransitionMsg) == []  # it waits for parameters and a word again
-            await worker.tell(params(2))
-            await worker.tell(CollectMsg(episodes=None, received=0))
-            assert (await up.hear(InsertTransitionMsg)).versions.max() == 2
+                assert scene.node.cell(worker.address).statistics().restarts == 0
+                assert sum(line["event"] == "the upstream is lost" for line in lines) == 1
+                scene.clock.advance(RETRY_S)
+                await scene.settle()
+            failed = [line["error"] for line in lines if line["event"].startswith("actor failed") and "error" in line]
+            assert "UpstreamLost: there is no actor at here/up; it may have stopped" in failed
+
+    run(main())
+
+
+def test_a_worker_whose_upstream_is_heard_of_again_has_all_its_patience(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            worker = None
+            for _ in range(3):
+                up = scene.probe("up", *UP)
+                worker = worker or spawn(scene, up)
+                scene.clock.advance(RETRY_S)
+                await up.hear(JoinMsg)
+                await worker.tell(params(1))
+                await scene.settle()
+                await scene.kill(up)
+                await scene.settle()
+                for _ in range(round(0.6 * PATIENCE_S / RETRY_S)):
+                    scene.clock.advance(RETRY_S)
+                    await scene.settle()
+            assert scene.node.cell(worker.address).statistics().restarts == 0
 
     run(main())
 
@@ -226,9 +266,10 @@ def test_if_the_run_goes_on_without_that_upstream_the_worker_joins_its_successor
             scene.clock.advance(REJOIN_S)
             assert (await up.hear(JoinMsg)).ref == worker
             await scene.kill(up)  # and it watches the successor too
-            scene.probe("up", *UP)
+            up = scene.probe("up", *UP)
             await scene.settle()
-            assert scene.node.cell(worker.address).statistics().restarts == 1
+            scene.clock.advance(RETRY_S)
+            assert (await up.hear(JoinMsg)).ref == worker
 
     run(main())
 

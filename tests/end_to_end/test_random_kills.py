@@ -6,8 +6,8 @@
 import contextlib
 import os
 import random
-import time
-from collections import Counter, deque
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ STEPS_PER_KILL = 500
 MARGIN = 10
 """The run goes on for this many times as many steps after its last kill, more than it makes between two records."""
 PATIENCE_S = 90.0 + 8.0 * KILLS
-DEATHS, WITHIN_S = 3, 70.0
-"""Deaths of a node that its launcher forgives, in more than the time in which it counts them."""
+DEATHS, WITHIN_S = 2, 70.0
+"""Deaths of a node in more than the time in which its launcher counts them. The launcher forgives three; one of them may
+be that of a worker that finds no proxy when it starts."""
 NODES = [*(f"worker-0-{index}" for index in range(4)), "host-0"]
 FLAGS = [
     *("--workers", "4", "--envs-per-worker", "3", "--asynchronous", "--game-speed"),
@@ -38,7 +39,6 @@ class Killer:
     def __init__(self, launched: Any, seed: int) -> None:
         self._launched = launched
         self._random = random.Random(seed)
-        self._deaths: dict[str, deque[float]] = {node: deque(maxlen=DEATHS) for node in NODES}
         self.killed: Counter[str] = Counter()
         self.pids: set[int] = set()
         """Of the nodes that were killed."""
@@ -55,8 +55,7 @@ class Killer:
         except psutil.NoSuchProcess:  # an environment whose worker was killed just before
             return False
         self.killed[kind] += 1
-        if name in self._deaths:
-            self._deaths[name].append(time.monotonic())
+        if name in NODES:
             self.pids.add(process.pid)
         return True
 
@@ -68,8 +67,13 @@ class Killer:
         ]
 
     def _may_die(self, name: str) -> bool:
-        deaths = self._deaths[name]
-        return len(deaths) < DEATHS or time.monotonic() - deaths[0] > WITHIN_S
+        since = datetime.now(UTC) - timedelta(seconds=WITHIN_S)
+        recent = [
+            line
+            for line in deaths(self._launched)
+            if line["process"] == name and datetime.fromisoformat(line["timestamp"]) > since
+        ]
+        return len(recent) < DEATHS
 
     def _processes(self) -> dict[str, psutil.Process]:
         """The living process of each node, by its name."""
