@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from components.envs.base import ALL, Copies, Env, EnvSpec
 from components.experience import ExperienceSchema, FieldSpec
 from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
+from components.row_memory import RowMemory
 from messages import InsertTransitionMsg
 from orchestra import Arrays, freeze
 
@@ -161,11 +162,16 @@ class Rollout:
         self._values_last_frame = "frame" in self._said.values()
         limit, copies = self.schema.limit, 2 * env.n_envs
         leading = {"frame": (copies, limit + 1), "step": (copies, limit), "segment": (copies,)}
+        self._usual = limit if segment_length is not None else limit // 2
+        """Steps of a segment whose memory is kept for the next one in its row."""
+        self._paged: list[RowMemory] = []
         self._memory = {
-            name: np.zeros((*leading[spec.per], *self.schema.items[name][0]), spec.dtype)
+            name: self._zeros(
+                (*leading[spec.per], *self.schema.items[name][0]), spec.dtype, by_time=spec.per != "segment"
+            )
             for name, spec in self.schema.fields
         }
-        self._versions = np.zeros((copies, limit), np.int32)
+        self._versions = self._zeros((copies, limit), np.int32, by_time=True)
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -246,6 +252,13 @@ class Rollout:
         self._begun = bool(state["begun"])
         if self._begun:
             self._copies.ready = ALL
+
+    def _zeros(self, shape: tuple[int, ...], dtype: DTypeLike, *, by_time: bool) -> NDArray[Any]:
+        """Return a memory; the pages of one `by_time`, (2B, frames, …), can be given back."""
+        if not by_time:
+            return np.zeros(shape, dtype)
+        self._paged.append(RowMemory(shape, dtype))
+        return self._paged[-1].array
 
     def _changing(self) -> dict[str, NDArray[Any]]:
         """Return what changes in place by name, each (B, …) but the number of episodes."""
@@ -368,7 +381,7 @@ class Rollout:
         per_segment = {name: self._memory[name][rows] for name in self.schema.segments}
         if "epsilon" in per_segment:
             per_segment["epsilon"] = np.full(len(rows), epsilon, np.float32)
-        return InsertTransitionMsg(
+        message = InsertTransitionMsg(
             per_frame=per(self.schema.frames, 1),
             per_step=per(self.schema.steps, 0),
             per_segment=Arrays({name: freeze(array) for name, array in per_segment.items()}),
@@ -384,6 +397,10 @@ class Rollout:
             sender="",
             source="",
         )
+        for row in rows[lengths > self._usual].tolist():
+            for memory in self._paged:
+                memory.give_back(row, self._usual)
+        return message
 
 
 def segment_schema(

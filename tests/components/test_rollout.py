@@ -9,6 +9,7 @@ import pytest
 
 from components.playing import play
 from components.rollout import Rollout
+from components.row_memory import RowMemory
 from messages import InsertTransitionMsg
 from orchestra.actors.arrays import is_frozen
 
@@ -234,3 +235,14 @@ def test_play_is_greedy_unless_told_otherwise(corridor, scripted) -> None:
     play(env, policy, 1, RNG)
     play(env, policy, 1, RNG, epsilon=0.5)
     assert policy.epsilons == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_long_episodes_leave_no_memory_behind(corridor, scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(RowMemory, "give_back", lambda memory, row, frame: given_back.append(frame))
+    env = corridor(2, seed=0, plan=((3, 9), (2,)))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+    message = rollout.collect(9, 0.0)
+    assert message is not None
+    assert message.lengths.tolist() == [2, 3, 2, 2, 2, 6]  # the last is longer than half of the limit
+    assert given_back == [3] * len(rollout._by_time())

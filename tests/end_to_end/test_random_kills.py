@@ -23,8 +23,10 @@ MARGIN = 10
 """The run goes on for this many times as many steps after its last kill, more than it makes between two records."""
 PATIENCE_S = 90.0 + 8.0 * KILLS
 DEATHS, WITHIN_S = 2, 70.0
-"""Deaths of a node in more than the time in which its launcher counts them. The launcher forgives three; one of them may
-be that of a worker that finds no proxy when it starts."""
+"""Deaths of a node in more than the time in which its launcher counts them.
+
+The launcher forgives three. One more may be that of a worker that finds no proxy when it starts.
+"""
 NODES = [*(f"worker-0-{index}" for index in range(4)), "host-0"]
 FLAGS = [
     *("--workers", "4", "--envs-per-worker", "3", "--asynchronous", "--game-speed"),
