@@ -40,12 +40,12 @@ RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
 SENT = ".sent"
 """Ending of an empty file in place of a trace that was sent."""
 """The folder of the run below that of the agent; folders in it, as in a run directory; and the code as it arrives."""
-FAILED, CANNOT_WRITE = 1, 74
-"""Exit codes of an agent whose host cannot take part."""
 ANSWER_S = 5.0
 """Seconds for a node to answer with its statistics."""
 STOP_S = 5.0
 """Seconds for nodes to end that nobody has asked to stop."""
+FAILED, CANNOT_WRITE = 1, 74
+"""Exit codes of the agent."""
 USE_S = 5.0
 """Seconds between two reports of what the nodes use."""
 
@@ -227,9 +227,8 @@ class HostWork:
     def _fail(self, error: BaseException) -> None:
         """Have the agent end, and tell the head why: it may hear of this host from nobody else."""
         if not self.failed.done():
-            full = isinstance(error, CannotWrite)
-            reason, code = str(error) or repr(error), CANNOT_WRITE if full else FAILED
-            self._tell(HostFailedMsg(agent=self._node.name, reason=reason, again=full, code=code))
+            code = CANNOT_WRITE if isinstance(error, CannotWrite) else FAILED
+            self._tell(HostFailedMsg(agent=self._node.name, reason=str(error) or repr(error), code=code))
             self.failed.set_exception(error)
 
     def _start(self, nodes: Collection[HostedNode]) -> None:

@@ -128,10 +128,8 @@ class HostFailedMsg(Message):
     agent: str
     """The node of the agent."""
     reason: str
-    again: bool
-    """True if another attempt may succeed, as on a disk that is full now."""
     code: int
-    """The exit code of the agent: 74 if its disk is full."""
+    """The exit code with which it ends: 74 on a full disk, where another attempt may succeed."""
 
 
 class HostUseMsg(Message):

@@ -35,6 +35,7 @@ from orchestra.runs.host_figures import HostFigures
 from orchestra.runs.host_slots import (
     AGENT_END_S,
     ARRIVAL_S,
+    CANNOT_WRITE,
     CONNECTION_S,
     TOGETHER_S,
     Hosted,
@@ -210,7 +211,7 @@ class Head:
             assert slot.fingerprint is not None
             why = missing_import(msg.reason.split("; "), self._own, slot.fingerprint) or msg.reason
             self._log.warning("a host cannot take part", slot=slot.slot, host=slot.name, reason=why)
-            slot.failed, slot.hopeless, slot.code = why, not msg.again, msg.code
+            slot.failed, slot.code, slot.hopeless = why, msg.code, msg.code != CANNOT_WRITE
 
     def played(self, msg: PlayedMsg) -> None:
         """Note what the nodes of each host have played."""

@@ -229,7 +229,8 @@ class HostSlot:
         if self.failed and self.hopeless:
             return  # the engine knows less
         self.reason = event.reason
-        self.code = event.code
+        if event.code is not None or event.state != "ended":  # else the agent may have said it
+            self.code = event.code
         self.hopeless = event.state == "ended" and not event.again
         if self.present or self.state in ("left", "gone"):
             return

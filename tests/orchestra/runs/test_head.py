@@ -479,12 +479,13 @@ def test_an_agent_that_cannot_take_part_says_why_and_only_a_full_disk_is_tried_a
             table.arrives(slot, f"a{slot}")
         table.head.begin(table.placed)
         table.head._agents["agent-2"] = slot = table.head.slots[2]
-        table.head.host_failed(HostFailedMsg(agent="agent-2", reason=reason, again=again, code=1))
+        table.head.host_failed(HostFailedMsg(agent="agent-2", reason=reason, code=74 if again else 1))
         table.head.agent_lost("agent-2", "closed its connection")
         table.head.engine_said(HostEvent(2, "ended", "local 2", "exited with code 1"))
+        assert slot.code == (74 if again else 1)
         if again:
-            assert await table.engine.asked_for.get() == 2
             assert table.placed.lost == []
+            assert await table.engine.asked_for.get() == 2
         else:
             ((number, how),) = table.placed.lost
             assert number == 2
