@@ -4,7 +4,7 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING
 
-from orchestra import Flags, RunDirectory, UsageError, build, load_experiment, recorded_experiment, recorded_hosts
+from orchestra import RunDirectory, UsageError, build, flags_of, load_experiment, recorded_experiment, recorded_hosts
 
 if TYPE_CHECKING:
     from components.rollout import ActingFactory, EnvFactory
@@ -24,7 +24,7 @@ def factories_of(run: RunDirectory) -> tuple["EnvFactory", "ActingFactory"]:
     function = load_experiment(file, name)
     if hashlib.sha256(file.read_bytes()).hexdigest() != run.config()["experiment"].get("sha256"):
         print(f"orchestra: note: {file} has changed since the run", file=sys.stderr)
-    flags = Flags.of(function)
+    function, flags = flags_of(function, values)
     validated = {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags}
     topology = build(function, validated, recorded_hosts(run))
     for node in topology.nodes.values():

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from components import (
     Evaluator,
@@ -32,13 +32,19 @@ from components.replay_buffers import (
 )
 from components.rollout import EnvFactory
 from components.trajectory_manager import ReplayBuffer
-from orchestra import Hosts, HostShape, Ref, Topology, UsageError
+from orchestra import Chosen, Hosts, HostShape, OptionsOf, Ref, Topology, UsageError
 
 
 def experiment(
     *,
     hosts: Hosts,
-    algorithm: Annotated[Literal["qmix", "vdn", "iql", "coma"], Field(description="learning algorithm")] = "qmix",
+    algorithm: Annotated[
+        str,
+        Field(description=f"{', '.join(policies.ALGORITHMS)}, or FILE.py:CLASS, whose options become flags"),
+        BeforeValidator(policies.named),
+        OptionsOf(policies.class_of, without=("seed", "device")),
+    ] = "qmix",
+    chosen: Chosen = Chosen(),  # noqa: B008  # empty, and never changed
     scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
     env: Annotated[Literal["skirmish", "smac"], Field(description="the simulator, or StarCraft II")] = "skirmish",
     game_speed: Annotated[bool, Field(description="steps take as long as StarCraft II's, about 10 ms")] = False,
@@ -59,6 +65,9 @@ def experiment(
         int | None, Field(ge=1, description="threads of the learner; as its cores allow, at most 4")
     ] = None,
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
+    segment_length: Annotated[
+        int | None, Field(ge=1, description="steps after which workers send a part of an episode; or whole ones")
+    ] = None,
     buffer_size: Annotated[int, Field(ge=1, description="capacity of the replay buffer in episodes")] = 5_000,
     learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
     updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.2,
@@ -89,9 +98,11 @@ def experiment(
     final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
     checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
 ) -> Topology:
-    """Lay out the run; every argument but `hosts` is also a flag of `orchestra run`."""
+    """Lay out the run; every argument but `hosts` and `chosen`, options of a class, is a flag of `orchestra run`."""
+    own_class = policies.class_of(algorithm)
     coma = algorithm == "coma"
-    batch_size = batch_size or (16 if coma else 32)
+    on_policy = coma or (own_class is not None and own_class.on_policy)
+    batch_size = batch_size or (16 if on_policy else 32)
     learning_rate = learning_rate or (5e-4 if coma else 1e-3)
     td_lambda = td_lambda if td_lambda is not None else (0.8 if coma else 0.6)
     target_update_interval = target_update_interval or (50 if coma else 10)
@@ -140,31 +151,40 @@ def experiment(
     }
     at_once = n_workers * envs_per_worker
     # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
-    buffer_per_environment = None if coma else 2.0 * updates_per_episode
-    replay: ReplayBuffer
-    if coma:
-        if prioritized:
-            raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")
+    buffer_per_environment = None if on_policy else 2.0 * updates_per_episode
+    if own_class is None:
+        if segment_length is not None:
+            raise UsageError(f"--segment-length: {algorithm} learns from whole episodes")
         own: dict[str, Any] = {"critic_learning_rate": learning_rate, "critic_steps": critic_steps}
+        learning = policies.ALGORITHMS[algorithm].configured(**options, **(own if coma else {"double_q": double_q}))
+    else:
+        learning = policies.Algorithm.of_class(own_class, options, chosen)
+        if federated:
+            raise UsageError(f"--federated: batches of it have the fields of a team alone; {algorithm} needs its own")
+    schema = learning.schema(spec, segment_length)
+    replay: ReplayBuffer
+    if on_policy:
+        if prioritized:
+            name = "COMA" if coma else algorithm.rpartition(":")[2]
+            raise UsageError(f"{name} learns from each episode once, so there is nothing to prioritise")
         # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
-        replay = FreshEpisodes(spec, buffer_size)
+        replay = FreshEpisodes(schema, buffer_size)
     else:
-        own = {"double_q": double_q}
         limiter = SampleToInsertRatio(
             updates_per_episode,
             min_size=max(learning_starts, batch_size),
             error_buffer=max(2.0 * updates_per_episode * at_once, LEAST_BUFFER),
         )
-        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, buffer_size)
+        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(schema, buffer_size)
 
-    learning = policies.ALGORITHMS[algorithm].configured(**options, **own)
-    topology = Topology(f"{algorithm}_{spec.name}")
+    title = algorithm if own_class is None else own_class.__name__.lower()
+    topology = Topology(f"{title}_{spec.name}")
     topology.before_start(partial(require, device), everywhere=False)  # the learner is on the head
     topology.before_start(planned.prepare)
     topology.before_start(policies.prepare)
     learner = topology.node("learner", gpus=gpus_of(device))
-    monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
+    monitor = learner.spawn("monitor", Monitor, title=f"{title} {spec.name}")
     new_shard = partial(
         PrioritizedEpisodeReplay,
         spec,
@@ -198,7 +218,7 @@ def experiment(
         "trainer",
         Trainer,
         spec=spec,
-        policy=learning.configured(device=device).learner,
+        policy=learning.on_device(device).learner,
         to=orchestrator,
         priorities_to=trajectories if prioritized else None,
         publish_interval=publish_interval,
@@ -224,6 +244,7 @@ def experiment(
             to=upstreams[host],
             n_envs=envs_per_worker,
             exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
+            segment_length=segment_length,
         )
 
     topology.replicas_on("workers", counts, plan_worker, at_least=min_workers)

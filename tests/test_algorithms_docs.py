@@ -56,6 +56,7 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "min_batch",
         "min_workers",
         "proxy",
+        "proxy_fan_out",
         "steps",
         "eval_episodes",
         "eval_interval",

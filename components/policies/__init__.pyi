@@ -2,12 +2,15 @@ from . import kernel as kernel
 from .acting import ActingPolicy as ActingPolicy
 from .algorithm import ALGORITHMS as ALGORITHMS
 from .algorithm import Algorithm as Algorithm
+from .algorithm import class_of as class_of
+from .algorithm import named as named
 from .algorithm import prepare as prepare
 from .base import EpisodeBatch as EpisodeBatch
 from .base import Policy as Policy
 from .base import TrainStepResult as TrainStepResult
 from .coma import Coma as Coma
 from .iql import Iql as Iql
+from .modules import ModulePolicy as ModulePolicy
 from .options import LearningOptions as LearningOptions
 from .options import RecurrentOptions as RecurrentOptions
 from .qmix import Qmix as Qmix

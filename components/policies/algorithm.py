@@ -1,14 +1,18 @@
 """Learning algorithms by name: an experiment chooses and configures one, and torch is imported where it learns."""
 
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from components.envs.base import EnvSpec
+from components.experience import ExperienceSchema
 from components.policies.acting import ActingPolicy, epsilon_greedy, recurrent_acting, softmax_mixture
 from components.policies.base import Policy
+from orchestra import UsageError, import_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,45 @@ class Algorithm:
         """Return this algorithm with `options` added to its own."""
         return replace(self, options={**self.options, **options})
 
+    @classmethod
+    def of_class(cls, policy: type[Policy], shared: Mapping[str, Any], chosen: Mapping[str, Any]) -> "Algorithm":
+        """Return the algorithm of a class from a user's file.
+
+        Args:
+            policy: the class.
+            shared: options that a class gets if it passes further keywords on, as a subclass of ours does.
+            chosen: options of its own.
+        """
+        passes_on = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(policy).parameters.values())
+        return cls(policy, options={**(shared if passes_on else {}), **chosen})
+
+    def on_device(self, device: str) -> "Algorithm":
+        """Return the algorithm on a device.
+
+        Raises:
+            UsageError: its class takes no `device`, and this is not the CPU.
+        """
+        parameters = inspect.signature(self.policy).parameters if not isinstance(self.policy, str) else None
+        takes = parameters is None or any(
+            name == "device" or each.kind is each.VAR_KEYWORD for name, each in parameters.items()
+        )
+        if not takes and device != "cpu":
+            raise UsageError(f"--device: {self.policy!r} takes no device, so that it learns on the CPU alone")
+        return self.configured(device=device) if takes else self
+
     @property
     def learner(self) -> "partial[Policy]":
         """The factory of the policy that learns: a partial function whose `keywords` are the options."""
         return partial(_learner, self.policy, **self.options)
+
+    def schema(self, spec: EnvSpec, segment_length: int | None = None) -> ExperienceSchema:
+        """Return the fields of a transition: those of the environment, and those that the policy declares.
+
+        Raises:
+            ValueError: two fields have one name.
+        """
+        schema = spec.schema.having(self.acting(spec, seed=0).fields)
+        return schema if segment_length is None else schema.limited(min(segment_length, schema.limit))
 
     def acting(self, spec: EnvSpec, *, seed: int) -> ActingPolicy:
         """Make a policy that acts. `seed` has an effect only where that is the one that learns."""
@@ -57,6 +96,46 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "coma": Algorithm("components.policies.coma:Coma", recurrent_acting(softmax_mixture)),
 }
 """The algorithms of this package, by the names that the command line uses."""
+
+
+def named(algorithm: str | type[Policy]) -> str:
+    """Return the name of an algorithm as a run records it: one of `ALGORITHMS`, or FILE.py:CLASS with the whole path.
+
+    Raises:
+        ValueError: it is neither a name of `ALGORITHMS`, nor FILE.py:CLASS, nor a class in a file.
+    """
+    if isinstance(algorithm, type):
+        file = inspect.getsourcefile(algorithm)
+        if file is None or not issubclass(algorithm, Policy):
+            raise ValueError(f"{algorithm.__name__} must be a subclass of Policy that stands in a file")
+        return f"{Path(file).absolute()}:{algorithm.__qualname__}"
+    file_text, colon, name = str(algorithm).rpartition(":")
+    if algorithm in ALGORITHMS:
+        return algorithm
+    if not colon or not file_text.endswith(".py") or not name.isidentifier():
+        raise ValueError(f"it must be {', '.join(ALGORITHMS)}, or FILE.py:CLASS")
+    return f"{Path(file_text).absolute()}:{name}"
+
+
+def class_of(algorithm: str | type[Policy]) -> type[Policy] | None:
+    """Return the class of an algorithm that a file has; None for one of `ALGORITHMS`, and for what `named` refuses.
+
+    Raises:
+        UsageError: there is no such file or no such class in it, or the class is no `Policy`.
+    """
+    try:
+        file_text, colon, name = named(algorithm).rpartition(":")
+    except ValueError:
+        return None  # the flag says what is wrong
+    if not colon:
+        return None
+    path = Path(file_text)
+    if not path.exists():
+        raise UsageError(f"--algorithm: there is no file {file_text!r}")
+    found = getattr(import_file(path, "algorithm"), name, None)
+    if not isinstance(found, type) or not issubclass(found, Policy):
+        raise UsageError(f"--algorithm: {file_text}: {name!r} is no subclass of Policy in this file")
+    return found
 
 
 def prepare() -> None:

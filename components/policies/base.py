@@ -7,7 +7,7 @@ size, S state size, U actions, H hidden size.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,9 @@ class Policy(ActingPolicy):
     Workers receive the parameters of acting, as one flat float32 array (`params`, `load`). A checkpoint holds the
     state of learning (`state_dict`, `load_state_dict`).
     """
+
+    on_policy: ClassVar[bool] = False
+    """True if it learns from each segment once, and from those of its present version."""
 
     def prepare(self) -> None:  # a policy may have nothing to prepare
         """Allocate and compile for learning. A learner calls this once, before its first batch."""

@@ -20,6 +20,7 @@ from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
 from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, PlannedRun, plan
 from orchestra.runs.result import RunFailed
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.specialised import flags_of
 
 _HELP = """Run an experiment: a Python file with a function `experiment` that returns a topology.
 
@@ -148,8 +149,8 @@ def _file_and_flags(arguments: Sequence[str]) -> tuple[Path | None, list[str], F
     parser = _parser()
     if any(word.partition("=")[0] == "--resume" for word in arguments):
         resume = OPTIONS.collect(parser.parse_known_args(arguments)[0])["resume"]
-        path, function, _ = recorded_experiment(RunDirectory.open(resume))
-        flags = Flags.of(load_experiment(path, function))
+        path, function, values = recorded_experiment(RunDirectory.open(resume))
+        _, flags = flags_of(load_experiment(path, function), values)
         places = _parser(flags).positions(arguments)
     else:
         places = sorted(
@@ -162,7 +163,7 @@ def _file_and_flags(arguments: Sequence[str]) -> tuple[Path | None, list[str], F
                 "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py"
             )
         places = [next((place for place in places if _is_no_value(arguments, place)), places[0])]
-        flags = Flags.of(load_experiment(Path(arguments[places[0]])))
+        _, flags = flags_of(load_experiment(Path(arguments[places[0]])), arguments)
     if not places:
         return None, list(arguments), flags
     place = places[0]

@@ -22,8 +22,8 @@ from orchestra.hosts.shape import HostShape
 from orchestra.replay import recorded_code
 from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
-from orchestra.runs.flags import Flags
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.specialised import flags_of
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Incarnation
@@ -104,7 +104,9 @@ class Rebuilder:
         """
         if self.incarnation.birth.origin != "planned" or self.options.factory is not None:
             return []
-        return [flag.name for flag in Flags.of(load_experiment(self._experiment_file()))]
+        experiment = self.incarnation.header.experiment
+        given = () if experiment is None else experiment.flags
+        return [flag.name for flag in flags_of(load_experiment(self._experiment_file()), given)[1]]
 
     def message(self, delivery: Delivery, kind: type[Actor[Any]]) -> Message:
         """Return the message of a delivery, as a handler of the class `kind` gets it.
@@ -171,10 +173,9 @@ class Rebuilder:
 
     def _topology(self) -> Topology:
         """Return the run's topology, built for this replay alone."""
-        function = load_experiment(self._experiment_file())
         experiment = self.incarnation.header.experiment
         assert experiment is not None
-        flags = Flags.of(function)
+        function, flags = flags_of(load_experiment(self._experiment_file()), experiment.flags)
         try:
             values = flags.parse(experiment.flags)
         except UsageError as error:

@@ -29,6 +29,24 @@ from pydantic.fields import FieldInfo
 from orchestra.errors import UsageError
 from orchestra.hosts.shape import Hosts
 
+
+class Chosen(dict[str, Any]):
+    """The options of what a flag of an experiment chooses, such as those of an algorithm from a file.
+
+    A parameter of this type is no flag; `OptionsOf` says which flag makes the choice.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class OptionsOf:
+    """Annotation of a flag whose value may bring options of its own, which become flags of the experiment."""
+
+    resolve: Callable[[Any], Callable[..., object] | None]
+    """Returns what the value chooses, whose keyword-only parameters are the options; None if it brings none."""
+    without: tuple[str, ...] = ()
+    """Parameters that are no flags: the experiment gives them."""
+
+
 _KINDS = {bool: "bool", int: "int", float: "float", str: "str", Path: "path", tuple: "str"}
 _WANTED = {
     int: "a whole number",
@@ -195,7 +213,7 @@ class Flags:
 
     @classmethod
     def of(cls, function: Callable[..., object], *, keywords_alone: bool = False) -> Self:
-        """Return the flags that the signature of `function` describes. A parameter of type `Hosts` is none.
+        """Return the flags that the signature of `function` describes. A parameter of type `Hosts` or `Chosen` is none.
 
         Args:
             function: is only looked at.
@@ -213,7 +231,7 @@ class Flags:
                 _flag(parameter, hints)
                 for parameter in parameters
                 if not keywords_alone or parameter.kind is inspect.Parameter.KEYWORD_ONLY
-                if hints.get(parameter.name) is not Hosts
+                if hints.get(parameter.name) not in (Hosts, Chosen)
             )
         except UsageError as error:
             raise UsageError(f"{name}(): {error}") from error

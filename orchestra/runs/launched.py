@@ -9,7 +9,7 @@ from orchestra.hosts.bundle import UnpackedCode
 from orchestra.hosts.preloads import Preloads
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.experiment import build, load_experiment
-from orchestra.runs.flags import Flags
+from orchestra.runs.specialised import flags_of
 from orchestra.runs.topology import Topology
 
 
@@ -23,8 +23,8 @@ def topology_of(plan: RunPlan) -> Topology:
         raise UsageError("--plan: it names no experiment")
     if (code := UnpackedCode.holding(plan.experiment)) is not None:
         code.append_import_paths()
-    function = load_experiment(plan.experiment, plan.function)
-    return build(function, Flags.of(function).parse(plan.flags), plan.hosts or None)
+    function, flags = flags_of(load_experiment(plan.experiment, plan.function), plan.flags)
+    return build(function, flags.parse(plan.flags), plan.hosts or None)
 
 
 def preloads_of(plan: str, node: str) -> Sequence[Callable[[], object]]:

@@ -18,6 +18,7 @@ from orchestra.runs.experiment import (
     source_of,
 )
 from orchestra.runs.run_directory import HIDDEN, RunDirectory
+from orchestra.runs.specialised import specialised
 from orchestra.runs.topology import Topology
 
 Experiment = str | Path | Callable[..., Topology] | Topology
@@ -59,7 +60,9 @@ class Layout:
 
         A message of another module would be another message to them.
         """
-        return self if self.source is None else replace(self, function=load_experiment(*self.source))
+        if self.source is None:
+            return self
+        return replace(self, function=specialised(load_experiment(*self.source), self.values))
 
 
 def layout_of(
@@ -103,6 +106,7 @@ def layout_of(
                 "or a Topology"
             )
         function = load_experiment(*source)
+    function = specialised(function, given)
     known = experiment_flags(function)
     if taken := [flag for flag in known if flag.name in every_run]:
         raise UsageError(f"parameter {taken[0].name!r} makes the flag {taken[0].option}, which every run has")

@@ -60,8 +60,8 @@ def test_a_worker_plays_with_the_same_random_numbers(recorded_run: Path) -> None
             replayed = replay.step()
             assert replayed is not None
             found = next((each for each in replayed.outputs if each.kind == "InsertTransitionMsg"), None)
-    assert found.fields["obs"].tobytes() == recorded["obs"].tobytes()
-    assert found.fields["reward"].tobytes() == recorded["reward"].tobytes()
+    assert found.fields["per_frame"]["obs"].tobytes() == recorded["per_frame"]["obs"].tobytes()
+    assert found.fields["per_step"]["reward"].tobytes() == recorded["per_step"]["reward"].tobytes()
 
 
 def test_every_actor_of_a_run_that_was_interrupted_and_resumed_is_replayed(launch: Any) -> None:

@@ -1,0 +1,122 @@
+"""A policy may be made of any torch modules: buffers, 1-D parameters and embeddings are drawn, sent and saved."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from components.envs.base import EnvSpec
+from components.policies import ModulePolicy
+from components.policies.base import TrainStepResult
+from components.policies.initial import initialise
+from components.policies.optimizer import FlatOptimizer
+
+SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
+
+
+class Everything(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pictures = nn.Conv2d(1, 2, 3, padding=1)
+        self.batch = nn.BatchNorm2d(2)
+        self.norm = nn.LayerNorm(8)
+        self.words = nn.Embedding(5, 8)
+        self.body = nn.Linear(8, 8)
+        self.memory = nn.LSTMCell(8, 4)
+        self.scale = nn.Parameter(torch.full((8,), 0.5))
+        self.tied = self.body.weight
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("seen", torch.full((3,), 7.0))
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        x = self.batch(self.pictures(pictures)).flatten(1)
+        return (self.body(self.norm(x) + self.words.weight[0]) * self.scale) @ self.tied
+
+
+class Varied(ModulePolicy):
+    def __init__(self, spec: EnvSpec = SPEC, *, seed: int = 0, init="uniform") -> None:
+        super().__init__(spec, seed=seed, init=init)
+        self._optimizers = {"all": FlatOptimizer(self._flat, self._online.values(), "adam", 1e-2, 10.0)}
+
+    def _make_networks(self):
+        self.net, self.target = Everything(), Everything()
+        return {"net": self.net}, {"net": self.target}
+
+    def initial_hidden(self, n_envs):
+        return np.zeros((n_envs, 2, 4), np.float32)
+
+    def learn(self, batch):
+        loss = self.net(torch.ones(3, 1, 2, 2)).square().mean()
+        self._optimizers["all"].step(loss, "update")
+        self.updates += 1
+        return TrainStepResult({"loss": float(loss.detach())}, np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("init", ["uniform", "orthogonal"])
+def test_layers_are_drawn_and_everything_else_is_as_its_constructor_made_it(init) -> None:
+    net = Varied(init=init).net
+    assert net.norm.weight.tolist() == [1.0] * 8
+    assert net.norm.bias.tolist() == [0.0] * 8
+    assert net.scale.tolist() == [0.5] * 8
+    assert net.seen.tolist() == [7.0] * 3
+    assert net.words.weight.std() > 0.3  # of a standard normal distribution
+    assert net.pictures.weight.abs().max() <= 1 / 3 or init == "orthogonal"
+    if init == "orthogonal":
+        torch.testing.assert_close(net.pictures.weight.flatten(1) @ net.pictures.weight.flatten(1).T, torch.eye(2))
+        assert not net.body.bias.any()
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    assert not any(p.is_meta for p in (*net.parameters(), *net.buffers()))
+
+
+def test_initial_parameters_follow_from_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = Varied(seed=3).params()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert (Varied(seed=3).params() == one).all()
+    assert (Varied(seed=4).params() != one).any()
+
+
+def test_parameters_and_buffers_of_acting_are_published_and_loaded() -> None:
+    learner, acting = Varied(seed=1), Varied(seed=2)
+    for _ in range(3):
+        learner.learn(None)  # moves the running statistics of BatchNorm, too
+    assert learner.net.batch.running_mean.any()
+    acting.load(learner.params())
+    for name, value in learner.net.state_dict().items():
+        if value.is_floating_point():
+            assert torch.equal(acting.net.state_dict()[name], value), name
+    with pytest.raises(ValueError, match=r"^params: expected shape \(\d+,\) for <Varied tiny .*>, got \(3,\)$"):
+        acting.load(np.zeros(3, np.float32))
+
+
+def test_a_saved_policy_learns_on_bit_for_bit_and_its_targets_have_the_buffers() -> None:
+    one, other = Varied(seed=1), Varied(seed=2)
+    one.learn(None)
+    one.update_targets()
+    assert torch.equal(one.target.batch.running_mean, one.net.batch.running_mean)
+    one.learn(None)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other.target.batch.running_mean, one.target.batch.running_mean)
+    one.learn(None)
+    other.learn(None)
+    for name, value in one.net.state_dict().items():
+        assert torch.equal(other.net.state_dict()[name], value), name
+    assert one.params().tobytes() == other.params().tobytes()
+
+
+def test_a_frozen_parameter_stays_and_a_tied_one_is_one() -> None:
+    policy = Varied()
+    body = policy.net.body.weight.clone()
+    policy.learn(None)
+    assert policy.net.frozen.tolist() == [1.0, 1.0]
+    assert policy.net.tied is policy.net.body.weight
+    assert not torch.equal(policy.net.body.weight, body)
+
+
+def test_a_layer_without_parameters_of_two_axes_draws_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    initialise([nn.LayerNorm(3), nn.Embedding(2, 3)], "uniform", generator)
+    assert torch.equal(generator.get_state(), before)

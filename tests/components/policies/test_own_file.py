@@ -1,0 +1,103 @@
+"""An algorithm may stand in a file of the user's."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.envs.base import EnvSpec
+from components.policies import ALGORITHMS, Algorithm, Policy, Qmix, class_of, named
+from orchestra import Hosts, UsageError, build, load_experiment
+from orchestra.hosts.shape import this_machine
+from orchestra.runs.specialised import flags_of
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = ROOT / "docs" / "examples" / "actor_critic.py"
+SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
+
+
+def test_an_algorithm_is_named_by_its_whole_path_wherever_the_command_is_given(monkeypatch) -> None:
+    monkeypatch.chdir(FILE.parent)
+    assert named("actor_critic.py:ActorCritic") == f"{FILE}:ActorCritic"
+    made = class_of("actor_critic.py:ActorCritic")
+    assert made is not None
+    assert issubclass(made, Policy)
+    assert named(made) == f"{FILE}:ActorCritic"  # passed from Python
+    assert class_of(made).__qualname__ == "ActorCritic"
+    assert [named(name) for name in ALGORITHMS] == list(ALGORITHMS)
+    assert class_of("qmix") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("qmx", "must be qmix, vdn, iql, coma, or FILE.py:CLASS"),
+        ("mine.py", "must be qmix, vdn, iql, coma, or FILE.py:CLASS"),
+        ("there/is/none.py:Mappo", "--algorithm: there is no file '"),
+        (f"{FILE}:Network", "'Network' is no subclass of Policy in this file"),
+        (f"{FILE}:Nobody", "'Nobody' is no subclass of Policy in this file"),
+    ],
+)
+def test_a_slip_in_its_name_is_one_sentence(value: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        flags_of(load_experiment(ROOT / "experiments" / "qmix_8m.py"), {"algorithm": value})[1].validated(
+            {"algorithm": value}
+        )
+
+
+def test_its_options_are_flags_and_reach_the_learner_and_the_workers() -> None:
+    given = {"algorithm": f"{FILE}:ActorCritic", "width": 5, "segment_length": 9, "scenario": "3m", "workers": 1}
+    function, flags = flags_of(load_experiment(ROOT / "experiments" / "qmix_8m.py"), given)
+    assert "units of the body" in flags.describe()
+    topology = build(function, flags.validated(given), Hosts([this_machine()]))
+    planned = {actor.kind.__name__: actor.factory.keywords for node in topology.nodes.values() for actor in node.actors}
+    spec = planned["Trainer"]["spec"]
+    assert planned["Trainer"]["policy"](spec, seed=0).width == 5
+    worker = planned["Worker"]
+    assert worker["policy"](spec, seed=0).width == 5
+    assert worker["segment_length"] == 9
+    schema = planned["TrajectoryManager"]["replay"].schema
+    assert (schema.limit, schema.steps, schema.segments) == (9, ("actions", "reward", "log_prob"), ())
+
+
+def test_a_class_that_passes_keywords_on_gets_the_shared_options() -> None:
+    class Mine(Qmix):
+        pass
+
+    learning = Algorithm.of_class(Mine, {"gamma": 0.5}, {"mixer_embed": 4})
+    learner = learning.on_device("cpu").learner(SPEC, seed=0)
+    assert (learner.options.gamma, learner.mixer_embed) == (0.5, 4)
+    alone = class_of(f"{FILE}:ActorCritic")
+    assert alone is not None
+    assert Algorithm.of_class(alone, {"gamma": 0.5}, {"width": 4}).on_device("cpu").options == {"width": 4}
+    with pytest.raises(UsageError, match="takes no device"):
+        Algorithm.of_class(alone, {}, {}).on_device("cuda")
+
+
+def test_the_example_moves_its_value_towards_a_constant_return() -> None:
+    made = class_of(f"{FILE}:ActorCritic")
+    assert made is not None
+    policy = made(SPEC, seed=0, learning_rate=1e-2)
+    rng = np.random.default_rng(0)
+    frames = {"obs": rng.random((8, 2, 4), np.float32), "available": np.ones((8, 2, 3), np.bool_)}
+    before = np.abs(policy.last_frame(frames, np.zeros((8, 2)), policy.initial_hidden(8))["value"] - 3.0).mean()
+    from components.policies import EpisodeBatch
+
+    for _ in range(60):
+        acted = policy.act_on(frames, np.zeros((8, 2)), policy.initial_hidden(8), epsilon=1.0, rng=rng)
+        twice = {name: np.repeat(array[:, None], 2, 1) for name, array in frames.items()}
+        batch = EpisodeBatch(
+            **twice,
+            state=np.zeros((8, 2, 5), np.float32),
+            actions=acted.actions[:, None],
+            reward=np.full((8, 1), 3.0, np.float32),
+            log_prob=acted.fields["log_prob"][:, None],
+            value=np.repeat(acted.fields["value"][:, None], 2, 1),
+            lengths=np.ones(8, np.int32),
+            terminated=np.ones(8, np.bool_),
+            weights=np.ones(8, np.float32),
+        )
+        policy.learn(batch)
+    after = np.abs(policy.last_frame(frames, np.zeros((8, 2)), policy.initial_hidden(8))["value"] - 3.0).mean()
+    assert after < before / 4
