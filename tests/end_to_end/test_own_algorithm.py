@@ -28,7 +28,7 @@ def test_it_trains_with_two_workers_resumes_and_its_trainer_is_replayed(
     assert launched.ends() == 0, launched.story("failed")
     config = json.loads((launched.run / "config.json").read_text())
     assert (config["flags"]["algorithm"], config["flags"]["width"]) == (f"{file}:ActorCritic", 7)
-    assert launched.records()[-1]["width"] == 7.0
+    assert launched.records()[-1]["learner/width"] == 7.0
 
     monkeypatch.chdir("/")
     resumed = launch.command("run", "--resume", launched.run, "--steps", "800", "--trace", "full")
