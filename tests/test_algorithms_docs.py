@@ -51,6 +51,7 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "checkpoint_interval",
         "env",
         "envs_per_process",
+        "federated",
         "game_speed",
         "max_wait",
         "min_batch",
