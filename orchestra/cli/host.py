@@ -36,7 +36,14 @@ def command(arguments: list[str]) -> int:
         action="store_true",
         help="go on to look for a head at whose addresses nobody listens: it may be started again there",
     )
+    parser.add_argument(
+        "--bound",
+        action="store_true",
+        help="end once standard input has ended, though the run goes on; needs --token -",
+    )
     options = parser.parse_strictly(arguments)
+    if options.bound and options.token != STDIN:
+        raise UsageError("--bound is for an agent whose token comes by standard input: add --token -")
     if options.slot is not None and options.slot < 1:
         raise UsageError(f"--slot: {options.slot} is not allowed: it must be 1 or more")
     if sys.platform != "linux":
@@ -49,6 +56,7 @@ def command(arguments: list[str]) -> int:
         scratch=options.scratch,
         join_timeout=options.join_timeout,
         dial_on=options.dial_on,
+        bound=options.bound,
     )
     return asyncio.run(_run(agent, stdin=options.token == STDIN))
 

@@ -119,6 +119,7 @@ class Agent:
         join_timeout: seconds for which it looks for the head.
         dial_on: True if the head may come back at one of its addresses, so that nobody who listens there is no sign of
             its end.
+        bound: ends once its starter has closed its standard input, though its session lives.
     """
 
     def __init__(
@@ -130,7 +131,9 @@ class Agent:
         scratch: Path | None = None,
         join_timeout: float = JOIN_S,
         dial_on: bool = False,
+        bound: bool = False,
     ) -> None:
+        self._bound = bound
         self._token = token
         self._slot = slot
         self._shape = this_machine(0)
@@ -206,6 +209,8 @@ class Agent:
                 ) from error
             except OrchestraError as failed:
                 last, refused = failed, refused + 1 if isinstance(failed, NobodyListens) else 0
+            if self._bound and self.abandoned.is_set():
+                return None
             if self._admitted is not None and refused == REFUSALS and not self._dial_on:
                 self._say(f"the head is dead: {last}")
                 return None
@@ -251,6 +256,8 @@ class Agent:
             self._admitted, self._slot, self._output.agent = admitted, admitted.slot, node.name
             forwarding = asyncio.create_task(self._forward(head))
             await self._first(told, node.stop_requested, work.failed)
+            if self._bound and self.abandoned.is_set() and not told.done():
+                return START_AGAIN
             terminated = self.terminated.is_set()
             if terminated and not told.done():
                 await self._say_goodbye(node, head, told)
@@ -276,10 +283,12 @@ class Agent:
 
     async def _first(self, *futures: "asyncio.Future[Any]") -> None:
         """Wait until one of `futures` is done, or this process is told to end."""
-        terminated = asyncio.create_task(self.terminated.wait())
-        ends: set[asyncio.Future[Any]] = {*futures, terminated}
+        signs = [self.terminated, *([self.abandoned] if self._bound else [])]
+        told = [asyncio.create_task(sign.wait()) for sign in signs]
+        ends: set[asyncio.Future[Any]] = {*futures, *told}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        terminated.cancel()
+        for task in told:
+            task.cancel()
 
     async def _say_goodbye(self, node: Node, head: Ref[LeavingMsg], told: "asyncio.Future[LeaveMsg]") -> None:
         """Tell the head that this host goes, and wait until it has taken its leave."""

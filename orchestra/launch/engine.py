@@ -1,5 +1,6 @@
 """What an engine declares: the flags that it alone has, the hosts that a number stands for, and its launcher."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
@@ -17,7 +18,17 @@ Python = Annotated[str | None, Field(description="the interpreter of the hosts")
 Setup = Annotated[
     str | None, Field(description="commands of the shell before the interpreter starts: 'module load cuda'")
 ]
+HostCores = Annotated[int | None, Field(ge=1, description="cores of each host; 1 by default")]
+HostGpus = Annotated[int | None, Field(ge=1, description="GPUs of each host")]
+HostMemory = Annotated[
+    str | None, Field(coerce_numbers_to_str=True, description="the memory of each host: 512Mi, 16Gi, or bytes")
+]
+HeadCores = Annotated[int | None, Field(ge=1, description="cores of the head; with slurm it then gets another node")]
+HeadGpus = Annotated[int | None, Field(ge=1, description="GPUs of the head; with slurm it then gets another node")]
+Detach = Annotated[bool, Field(description="submit the job, and do not follow it")]
 """Flags that several engines have."""
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,20 @@ class Engine:
     stopped: Callable[[Settings], str] = nothing
     """Called when a run with a name was stopped by a signal, and all of it has ended: has the engine start it again, if
     the exit code does not. Returns what was done, for people."""
+
+
+def bytes_of(flag: str, text: str) -> int:
+    """Return an amount of memory such as `16Gi` in bytes; 0 for an empty text.
+
+    Raises:
+        UsageError: it is no such amount.
+    """
+    if not text:
+        return 0
+    found = re.fullmatch(r"(\d+)([KMGT]i?|)", text)
+    if found is None or not int(found[1]):
+        raise UsageError(f"{flag}: {text!r} is no amount of memory; write bytes, or a number with one of Mi, Gi, M, G")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def on_top(number: int | None, settings: Settings) -> AskedHosts:

@@ -20,7 +20,17 @@ from orchestra import log
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HEAD
-from orchestra.launch.engine import AskedHosts, Engine, Python, Settings, Setup, Submitter
+from orchestra.launch.engine import (
+    AskedHosts,
+    Detach,
+    Engine,
+    HeadCores,
+    HeadGpus,
+    Python,
+    Settings,
+    Setup,
+    Submitter,
+)
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 from orchestra.launch.slurm_job import GPUS, Allocation, asked, requeued
 from orchestra.launch.slurm_queue import SlurmSubmitter
@@ -365,10 +375,8 @@ def _flags(
     cpus_per_task: Annotated[int | None, Field(ge=1, description="cores of each host")] = None,
     gpus_per_node: Annotated[int | None, Field(ge=1, description="GPUs of each host")] = None,
     gpu_type: Annotated[str | None, Field(description="the type of the GPUs: a100")] = None,
-    head_gpus: Annotated[
-        int | None, Field(ge=1, description="GPUs of the head alone, which then gets another kind of node")
-    ] = None,
-    head_cores: Annotated[int | None, Field(ge=1, description="cores of the head, if it gets another node")] = None,
+    head_gpus: HeadGpus = None,
+    head_cores: HeadCores = None,
     head_partition: Annotated[str | None, Field(description="the partition of the head's node")] = None,
     mem: Annotated[str | None, Field(coerce_numbers_to_str=True, description="the memory of each host: 16G")] = None,
     account: Annotated[str | None, Field(description="who pays")] = None,
@@ -395,7 +403,7 @@ def _flags(
     sweep_parallel: Annotated[
         int | None, Field(ge=1, description="jobs of the array that run at the same time; all by default")
     ] = None,
-    detach: Annotated[bool, Field(description="submit the job, and do not follow it")] = False,
+    detach: Detach = False,
     debug: Annotated[bool, Field(description="the job prints its commands and logs everything")] = False,
 ) -> None:
     """Describe the flags of SLURM."""

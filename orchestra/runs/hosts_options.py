@@ -189,7 +189,7 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
     for name in settings:
         if engine.name not in (engines := engines_with(name)):
             where = "" if name in given else f"{hosts}, [launch]: "
-            raise UsageError(f"{where}{_option(name)} is for --launch {' and '.join(engines)}, not for {engine.name}")
+            raise UsageError(f"{where}{_option(name)} is for --launch {_listed(engines)}, not for {engine.name}")
     own = {name: settings[name] for name in KNOWN_BY if name in settings}
     defaults = {name: settings.get(name, "") for name in ("python", "setup", "scratch")}
     settings = {name: value for name, value in settings.items() if name not in {*own, *defaults}}
@@ -255,6 +255,10 @@ def _checked(file: Path, name: str, value: object) -> Any:
         return known[name].validated(value)
     except UsageError as error:
         raise UsageError(f"{file}, [launch]: {error}") from None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _option(name: str) -> str:

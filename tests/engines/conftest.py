@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray_cluster
 import slurm_cluster
 
 NOT_TESTED = "NOT TESTED HERE"
@@ -30,4 +31,13 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_cluster.Sl
     if reason := slurm_cluster.why_unavailable():
         pytest.skip(f"{NOT_TESTED}: {reason}")
     with slurm_cluster.SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[ray_cluster.RayCluster]:
+    """A Ray cluster of two nodes."""
+    if reason := ray_cluster.why_unavailable():
+        pytest.skip(f"{NOT_TESTED}: {reason}")
+    with ray_cluster.RayCluster() as cluster:
         yield cluster
