@@ -7,14 +7,11 @@ an actor's method, and goes to the agent's standard input: neither is in Ray's t
 import asyncio
 import json
 import logging
-import math
-import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -28,7 +25,6 @@ from orchestra.launch.engine import (
     Engine,
     HeadCores,
     HeadGpus,
-    HeadJob,
     HostCores,
     HostGpus,
     HostMemory,
@@ -39,6 +35,7 @@ from orchestra.launch.engine import (
     on_top,
 )
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.launch.ray_job import RaySubmitter, runtime_env_of
 
 if TYPE_CHECKING:  # it imports numpy
     from orchestra.hosts.run_plan import RunPlan
@@ -50,8 +47,6 @@ REASON = "orchestra: "
 """Begins a line in which an agent says why it has not joined yet."""
 ASK_S = 1.0
 """Seconds between two questions to Ray."""
-STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""The variable of a job that says how many seconds it has between SIGTERM and SIGKILL; 3 by default."""
 
 
 class RayLauncher:
@@ -84,6 +79,8 @@ class RayLauncher:
         self._group: Any = None
         self._actors: dict[int, Any] = {}
         self._where: dict[int, str] = {}
+        self._last: dict[int, str] = {}
+        """The last line that each agent has printed."""
         self._keeping: dict[int, asyncio.Task[None]] = {}
         self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
         self._stopping = False
@@ -227,7 +224,9 @@ class RayLauncher:
             self._actors.pop(slot, None)
             self._tell(slot, "ended", _first_line(error))
             return
-        self._tell(slot, "ended", f"exited with code {code}", code, again=code not in NEVER_AGAIN)
+        how = f"exited with code {code}"
+        last = self._last.pop(slot, "")
+        self._tell(slot, "ended", f"{how}: {last}" if last else how, code, again=code not in NEVER_AGAIN)
 
     async def _follow(self, slot: int, actor: Any) -> int:
         """Wait until the agent of an actor has ended; return its exit code."""
@@ -237,14 +236,22 @@ class RayLauncher:
             waiting = _asyncio(actor.wait.remote())
             try:
                 while not (await asyncio.wait({waiting}, timeout=ASK_S))[0]:
-                    for line in await _asyncio(actor.said.remote()):
-                        self._log.info("a host said", slot=slot, text=line)
-                        if line.startswith(REASON):
-                            self._tell(slot, "started", line.removeprefix(REASON))
-                return int(waiting.result())
+                    await self._relay(slot, actor)
+                code = int(waiting.result())
+                await self._relay(slot, actor)
+                return code
             except ActorUnavailableError:  # Ray does not see it at present; whether it lives its connection tells
                 waiting.cancel()
                 await asyncio.sleep(ASK_S)
+
+    async def _relay(self, slot: int, actor: Any) -> None:
+        """Note what an agent has said."""
+        for line in await _asyncio(actor.said.remote()):
+            self._log.info("a host said", slot=slot, text=line)
+            if line:
+                self._last[slot] = line.removeprefix(REASON)
+            if line.startswith(REASON):
+                self._tell(slot, "started", self._last[slot])
 
     def _tell(
         self,
@@ -356,66 +363,6 @@ def with_address(token: str, host: str) -> str:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
-
-
-class RaySubmitter:
-    """Submits a job to Ray whose entry point becomes the head. Implements `Submitter`.
-
-    Args:
-        address: of the cluster's dashboard.
-    """
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def submission(self, job: HeadJob) -> Submission:
-        """Return the command `ray job submit`. The folder of the runs has the same path on the machine of the head."""
-        settings = job.settings
-        cores, gpus = settings.get("head_cores", 1), settings.get("head_gpus", 0)
-        environment = runtime_env_of(settings) or {}
-        variables = {STOP_WAIT: str(math.ceil(job.grace)), **environment.get("env_vars", {})}
-        environment = {**environment, "env_vars": variables}
-        threads = f"OMP_NUM_THREADS={cores}" if "head_cores" in settings else "-u OMP_NUM_THREADS"  # Ray sets it to 1
-        words = [*job.words, "--runs-dir", str(Path(job.folder).parent.absolute())]
-        if job.name is not None:
-            words += ["--as", job.name]
-        entry = ["env", *threads.split(), settings.get("python", "python"), "-m", "orchestra", "run", *words]
-        command = [
-            *("ray", "job", "submit", "--address", self._address, "--working-dir", "."),
-            *("--entrypoint-num-cpus", str(cores), *(["--entrypoint-num-gpus", str(gpus)] if gpus else [])),
-            *("--runtime-env-json", json.dumps(environment), *(["--no-wait"] if settings.get("detach") else [])),
-        ]
-        return Submission({}, ((*command, "--", *entry),))
-
-    def submit(self, job: HeadJob, submission: Submission) -> int:
-        """Submit the job, and show what it prints until it is over, or Ctrl-C."""
-        (command,) = submission.commands
-        print(shlex.join(command), flush=True)
-        try:
-            return subprocess.run(command, check=False).returncode  # noqa: S603 (a list, for no shell)
-        except FileNotFoundError:
-            raise UsageError("--launch ray: there is no command ray here: pip install 'orchestra-rl[ray]'") from None
-        except KeyboardInterrupt:
-            print("the job goes on, and is not followed any more", flush=True)
-            return 0
-
-
-def runtime_env_of(settings: Settings) -> dict[str, Any] | None:
-    """Return what Ray is to prepare for the processes of the run, or None.
-
-    Raises:
-        UsageError: it is no JSON object.
-    """
-    text = settings.get("runtime_env_json")
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--runtime-env-json is no JSON: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("env_vars", {}), dict):
-        raise UsageError('--runtime-env-json must be an object, such as {"pip": ["orchestra-rl"]}')
-    return found
 
 
 def _from_outside(settings: Settings) -> bool:

@@ -12,7 +12,8 @@ from orchestra.hosts.token import JoinToken
 from orchestra.launch.engine import HeadJob, bytes_of
 from orchestra.launch.engines import ENGINES
 from orchestra.launch.protocol import HostRequest
-from orchestra.launch.ray import GROUP, RayLauncher, RaySubmitter, hosts_of, with_address
+from orchestra.launch.ray import GROUP, RayLauncher, hosts_of, with_address
+from orchestra.launch.ray_job import RaySubmitter
 
 PLAN = cast("Any", None)
 OUTSIDE = {"ray_address": "http://head:8265"}
