@@ -34,19 +34,21 @@ from orchestra.monitoring.observer import connected
 from orchestra.runs import join_file
 from orchestra.runs.run_directory import RunDirectory
 
-async def played(observer):
-    flows = [flow for node in (await observer.status()).answered.values() for flow in node.message_counts]
+def played(node):
     counts = Counter()
-    for flow in flows:
+    for flow in node.message_counts:
         counts[flow.sender.partition("/")[0]] += flow.count if flow.type == "InsertTransitionMsg" else 0
     return counts
 
 async def main(run, *nodes):
-    async with connected(join_file.find(RunDirectory.open(Path(run)))) as observer:
-        before = now = await played(observer)
-        while not all(now[node] > before[node] for node in nodes):
+    info = join_file.find(RunDirectory.open(Path(run)))
+    async with connected(info, answer_s=20.0) as observer:
+        first, waiting = {}, set(nodes)
+        while waiting:
+            for name, node in (await observer.status()).answered.items():  # where it is handled, it is counted
+                counts, before = played(node), first.setdefault(name, played(node))
+                waiting -= {each for each in waiting if counts[each] > before[each]}
             await asyncio.sleep(0.1)
-            now = await played(observer)
 
 asyncio.run(main(*sys.argv[1:]))
 """
