@@ -44,6 +44,10 @@ class _AgentValues(torch.autograd.Function):
         head = weights[-2]
         (n_actions, size), rows = head.shape, len(inputs.picks)
         q, n_pairs = head.new_empty(rows, n_actions), (n_actions + 1) * n_agents
+        if keeps:
+            scratch, ctx.lease = scratch.leased()
+        elif scratch.taken:
+            scratch = Scratch()
         # Of a pass that does not go back nothing is kept.
         gates = scratch.take("gates", (rows if keeps else 1, 4 * size + _APART), head.dtype)
         hidden = scratch.take("hidden", (rows if keeps else 2 * int(inputs.blocks[0]), size), head.dtype)
@@ -70,7 +74,7 @@ class _AgentValues(torch.autograd.Function):
     def backward(ctx: Any, d_q: Tensor) -> tuple[Tensor | None, ...]:
         weights, scratch = ctx.saved_tensors, ctx.scratch
         if scratch.passes != ctx.number:
-            raise RuntimeError("another pass has overwritten what this backward pass needs: go back before going on")
+            raise RuntimeError("this pass has gone back already, and what it needs is overwritten: make another pass")
         scratch.passes += 1  # this one writes over the gates
         _, _, w_x, w_h, _, _, head, _ = weights
         told, parts, shares = d_q.contiguous().numpy(), [], []
@@ -81,6 +85,7 @@ class _AgentValues(torch.autograd.Function):
             parts.append(partial(kernel.backward, told, *common, *arrays))
             shares.append(share)
         run_parts(parts)
+        ctx.lease = None
         return None, None, None, None, *summed(shares)
 
 
@@ -89,8 +94,8 @@ def agent_values(
 ) -> Tensor:
     """Return the output (R, U) of the network of these three layers, from a hidden state of zeros, for every row.
 
-    The backward pass must come before the next call with the same `scratch`, and only once, or it raises
-    `RuntimeError`. No gradient may come from rows that nobody asks for.
+    A pass goes back once, or `RuntimeError` is raised. Memory of `scratch` is kept for a pass until it has gone back;
+    passes in between take memory of their own. No gradient may come from rows that nobody asks for.
 
     Args:
         inputs: of a packed batch.

@@ -36,8 +36,8 @@ class MonotonicMixer(nn.Module):
         self.v = nn.Linear(embed, 1)
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
-        """Mix `q` (N, A) given `state` (N, S) to (N, 1). On a CPU no gradient flows back to the state."""
-        if q.is_cuda:
+        """Mix `q` (N, A) given `state` (N, S) to (N, 1)."""
+        if q.is_cuda or (state.requires_grad and torch.is_grad_enabled()):
             return self.by_torch(q, state)
         total: Tensor = Mixing.apply(torch.is_grad_enabled(), q, state, *self.parameters())  # type: ignore[no-untyped-call]  # torch's
         return total

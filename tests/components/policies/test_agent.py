@@ -141,11 +141,34 @@ def test_memory_of_a_longer_call_does_not_leak_into_a_shorter_one():
     torch.testing.assert_close(short.learnt(short.values()), first, rtol=0, atol=0)
 
 
-def test_a_second_pass_before_the_first_has_gone_back_is_refused():
+def test_passes_may_be_made_before_others_have_gone_back():
+    case, other = Case([4, 2, 3]), Case([4, 2, 3])
+    other.scratch = case.scratch
+    alone = case.learnt(case.values())
+    first, second = case.values(), case.values()
+    with torch.no_grad():
+        between = other.values()
+    torch.testing.assert_close(case.learnt(second), alone, rtol=0, atol=0)
+    torch.testing.assert_close(case.learnt(first), alone, rtol=0, atol=0)
+    assert torch.equal(between, other.values())
+
+
+def test_a_pass_goes_back_once():
     case = Case([2, 2])
-    first, _ = (case.values() for _ in range(2))
-    with pytest.raises(RuntimeError, match="another pass"):
-        first.sum().backward()
+    values = case.values()
+    values.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="has gone back already"):
+        values.sum().backward()
+
+
+def test_memory_is_used_again_once_a_pass_has_gone_back():
+    case = Case([3, 1])
+    case.learnt(case.values())
+    passes = case.scratch.passes
+    kept = case.values()
+    assert case.scratch.passes == passes + 1
+    del kept
+    assert not case.scratch.taken
 
 
 def test_rows_that_nobody_asks_for_say_what_no_history_would():
