@@ -29,6 +29,8 @@ QUICK = [
     *("--final-eval-episodes", "4", "--epsilon-steps", "1000", "--target-update-interval", "10", "--code", "installed"),
 ]
 ENDLESS = ["--steps", "100000000"]
+SHARED = ["--game-speed", "--steps", "12000"]
+"""A run that no host ends alone before all play: a step takes 10 ms, and 4 environments 30 s for all steps."""
 
 
 class Command:
@@ -169,7 +171,8 @@ class User:
         for command in self._commands:
             command.close()
         self.slurm.ask("scancel", "--me")
-        self.slurm.until(lambda: len(self.slurm.idle()) == self.slurm.nodes, KILL_WAIT_S + 30)
+        self.slurm.until(lambda: not self.slurm.ask("squeue", "-h"), KILL_WAIT_S + 30)
+        self.slurm.until(lambda: len(self.slurm.idle()) == self.slurm.nodes, 30)
 
 
 @pytest.fixture
@@ -180,10 +183,10 @@ def user(slurm: SlurmCluster, tmp_path: Path) -> Iterator[User]:
 
 
 def test_a_job_plays_on_each_of_its_nodes_and_leaves_nothing(user: User) -> None:
-    dry = user.types(*user.words("--hosts", "3", "--time", "20", "--steps", "40000", "--dry-run"))
+    dry = user.types(*user.words("--hosts", "3", "--time", "20", *SHARED, "--dry-run"))
     assert dry.ends() == 0
     assert not user.slurm.ask("squeue", "-h")
-    run = user.runs("--steps", "40000")
+    run = user.runs(*SHARED)
     assert run.ends() == 0, run.story()
     assert run.senders() == {"host-0", "host-1", "host-2"}, run.story()
     hosts = json.loads((run.run / "hosts.json").read_text())["hosts"]
@@ -310,13 +313,13 @@ def test_a_sweep_is_an_array_of_runs_of_which_some_run_at_a_time(user: User) -> 
 
 
 def test_two_jobs_on_the_same_nodes_do_not_meet(user: User) -> None:
-    runs = [user.runs("--partition", "shared", "--steps", "20000", "--seed", str(seed)) for seed in (1, 2)]
+    runs = [user.runs("--partition", "shared", *SHARED, "--seed", str(seed)) for seed in (1, 2)]
     assert [run.ends() for run in runs] == [0, 0], runs[0].story()
     assert {run.job for run in runs} == {path.name[6:] for path in runs[0].run.parent.iterdir() if path.is_dir()}
 
 
 def test_inside_of_an_allocation_nothing_is_submitted_and_the_allocation_stays(user: User) -> None:
-    run = shlex.join(user.words("--steps", "20000", "--as", "mine"))
+    run = shlex.join(user.words(*SHARED, "--as", "mine"))
     stays = "squeue -h -o '%i %T' | sed s/^/left:/"
     shell = user.types(
         "salloc", "--nodes=3", "--ntasks-per-node=1", "--time=20", "sh", "-c", f"{run}; echo code $?; {stays}"
@@ -332,7 +335,7 @@ def test_inside_of_an_allocation_nothing_is_submitted_and_the_allocation_stays(u
 
 def test_a_script_of_the_user_that_passes_no_environment_on_has_hosts_as_well(user: User) -> None:
     script = user.folder / "mine.sbatch"
-    words = shlex.join(user.words("--steps", "20000", "--as", "mine"))
+    words = shlex.join(user.words(*SHARED, "--as", "mine"))
     home = shlex.quote(os.environ["PATH"])
     script.write_text(f"#!/bin/bash\nexport PYTHONPATH={ROOT} PATH={home} OMP_NUM_THREADS=1\nexec {words}\n")
     sbatch = ["sbatch", "--wait", "--export=NONE", "--nodes=3", "--ntasks-per-node=1", "--time=20", "--output=out"]
@@ -345,7 +348,7 @@ def test_a_script_of_the_user_that_passes_no_environment_on_has_hosts_as_well(us
 
 
 def test_a_head_with_a_gpu_is_on_a_node_that_has_one_and_the_others_are_not(user: User) -> None:
-    run = user.runs("--hosts", "2", "--head-gpus", "1", "--steps", "20000")
+    run = user.runs("--hosts", "2", "--head-gpus", "1", *SHARED)
     assert run.ends() == 0, run.story()
     config = json.loads((run.run / "config.json").read_text())
     assert [host["gpus"] for host in config["hosts"]] == [1, 0]

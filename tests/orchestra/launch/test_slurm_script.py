@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import fields
 from typing import Any
 
@@ -219,7 +220,8 @@ def test_a_time_is_read_as_sbatch_reads_it(text: str, seconds: int | None) -> No
 def test_the_head_gets_every_word_as_it_was_typed(words: list[str]) -> None:
     text = job_script(SlurmConfig(python="printf"), asked(words=("%s\\0", *words), name="n"))
     line = text[text.index("exec ") :].replace("exec printf -m orchestra run", "exec printf", 1)
-    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:  # where a word that is not quoted may do what it likes
+        done = subprocess.run(["sh", "-c", line], capture_output=True, check=True, cwd=folder)
     assert done.stdout == b"".join(word.encode() + b"\0" for word in [*words, "--as", "n"])
 
 
