@@ -31,6 +31,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,8 @@ PLAYING = [
 WORKERS = 4
 LINKS: dict[str, dict[str, float]] = {"free": {}, "50 Mbit/s, 5 ms": {"delay_ms": 5.0, "mbit": 50.0}}
 MB = 1e6
-WINDOW_S, AFTER_S = 5.0, 60.0
-"""Seconds over which a rate is taken, and for which a returned host is watched."""
+AFTER_S = 60.0
+"""Seconds for which a returned host is watched."""
 EPISODES_S = 60.0
 """Seconds for episodes to arrive, besides one for each of a worker."""
 PARTS = ["costs", "scaling", "return"]
@@ -390,8 +391,8 @@ def draw(samples: list[Sample], path: Path) -> None:
 def returning(options: argparse.Namespace, places: Places, scratch: Path) -> float:
     """Lose one host of three, and return the seconds from when it can be reached until the rate is back.
 
-    It is back with the first five seconds at 95 % of the median rate of the last `AFTER_S` / 2, so that a machine whose
-    load changes meanwhile is compared with itself.
+    It is back with the first record at 95 % of the median rate of the last `AFTER_S` / 2, so that a machine whose load
+    changes meanwhile is compared with itself.
     """
     hosts = 3
     with places(hosts, scratch) as place, hosted(place, QMIX, *PLAYING) as run:
@@ -406,8 +407,9 @@ def returning(options: argparse.Namespace, places: Places, scratch: Path) -> flo
             run.agents()[1].kill()
         run.until(lambda: len(run.log("host gone")) > gone, "the loss")
         lost = run.records()[-1]["elapsed_s"]
-        time.sleep(5.0)
-        without = rate_until(run.records(), run.records()[-1]["elapsed_s"], run.records()[-1]["elapsed_s"] - lost)
+        run.until(lambda: run.records()[-1]["elapsed_s"] > lost + options.seconds, "records without the host")
+        now = run.records()[-1]["elapsed_s"]
+        without = rate_until(run.records(), now, now - lost)
         if place.hosts:
             place.hosts[1].mend()
         since = run.records()[-1]["elapsed_s"]
@@ -425,10 +427,13 @@ def returning(options: argparse.Namespace, places: Places, scratch: Path) -> flo
 
 def return_of(records: list[dict[str, Any]], since: float) -> tuple[float, float]:
     """Return the seconds after `since` until the rate has reached that of the end, and the latter."""
-    times = [record["elapsed_s"] for record in records if record["elapsed_s"] > since]
-    rates = {at: rate_until(records, at, WINDOW_S) for at in times}
-    final = statistics.median(rate for at, rate in rates.items() if at > times[-1] - AFTER_S / 2)
-    return min(at for at in times if rates[at] >= 0.95 * final) - since, final
+    rates = {
+        record["elapsed_s"]: (record["env_steps"] - earlier["env_steps"]) / (record["elapsed_s"] - earlier["elapsed_s"])
+        for earlier, record in pairwise(records)
+        if record["elapsed_s"] > since
+    }
+    final = statistics.median(rate for at, rate in rates.items() if at > max(rates) - AFTER_S / 2)
+    return min(at for at, rate in rates.items() if rate >= 0.95 * final) - since, final
 
 
 def rate_until(records: list[dict[str, Any]], end: float, seconds: float) -> float:

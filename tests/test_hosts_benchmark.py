@@ -88,4 +88,4 @@ def test_a_host_is_back_once_the_rate_is_that_of_the_end(hosts: ModuleType) -> N
     records = [{"elapsed_s": float(second), "env_steps": count} for second, count in enumerate(steps)]
     seconds, final = hosts.return_of(records, since=30.0)
     assert final == 300.0
-    assert seconds == 15.0, "ten until it plays, and the five of a window"
+    assert seconds == 11.0, "ten until it plays, and the next record"

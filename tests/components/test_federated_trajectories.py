@@ -149,7 +149,8 @@ def test_a_batch_for_which_no_host_has_experience_ends_the_run(run, stage, episo
             terminated = scene.node.cell(manager.address).terminated
             assert not terminated.done()
             scene.clock.advance(2)
-            await terminated
+            await scene.settle()
+            assert terminated.done()
 
     with pytest.raises(ExceptionGroup) as failed:
         run(main())
