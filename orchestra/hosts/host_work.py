@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
@@ -73,6 +74,7 @@ class HostWork:
         self._sending: set[asyncio.Task[None]] = set()
         """Traces of nodes that have ended, on their way to the head."""
         self._head = node.ref(f"{node.root}/{HEAD}")
+        self._failing: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, with the error, if this host cannot take part."""
 
@@ -225,11 +227,19 @@ class HostWork:
         return [node for node in self._node.peers.names if node in self._nodes]
 
     def _fail(self, error: BaseException) -> None:
-        """Have the agent end, and tell the head why: it may hear of this host from nobody else."""
-        if not self.failed.done():
-            code = CANNOT_WRITE if isinstance(error, CannotWrite) else FAILED
-            self._tell(HostFailedMsg(agent=self._node.name, reason=str(error) or repr(error), code=code))
-            self.failed.set_exception(error)
+        """Have the agent end, once the head knows why: it may hear of this host from nobody else."""
+        if self._failing is None:
+            # In a context of its own: the head may wait for the handler that has found this out.
+            self._failing = asyncio.get_running_loop().create_task(
+                self._tell_failure(error), context=contextvars.Context()
+            )
+
+    async def _tell_failure(self, error: BaseException) -> None:
+        reason, code = str(error) or repr(error), CANNOT_WRITE if isinstance(error, CannotWrite) else FAILED
+        with contextlib.suppress(OrchestraError):  # a head that is gone needs no report
+            await self._head.ask(HostFailedMsg(agent=self._node.name, reason=reason, code=code))
+        self.failed.set_exception(error)
+        self.failed.exception()  # retrieved: the agent may end for another reason
 
     def _start(self, nodes: Collection[HostedNode]) -> None:
         assert self._keeper is not None
@@ -294,7 +304,7 @@ class HostWork:
             await asyncio.sleep(pause)
             pause = USE_S
 
-    def _tell(self, msg: NodeStateMsg | HostUseMsg | HostFailedMsg) -> None:
+    def _tell(self, msg: NodeStateMsg | HostUseMsg) -> None:
         try:
             self._head.tell_nowait(msg)
         except OrchestraError as error:  # a head that is gone needs no report, and this session ends

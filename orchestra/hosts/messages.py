@@ -122,8 +122,8 @@ class NodeStateMsg(Message):
     """Lines for the message about a failed run: the last error and the last output of a node that was given up."""
 
 
-class HostFailedMsg(Message):
-    """An agent ends because its host cannot run what the plan says."""
+class HostFailedMsg(Request[None]):
+    """An agent is about to end because its host cannot run what the plan says. Answered once the head knows."""
 
     agent: str
     """The node of the agent."""
