@@ -89,7 +89,7 @@ class Remaining:
 
     def advance(self, steps: int, goal: int, rate: float) -> None:
         """Say how far a run is."""
-        rest = (goal - steps) / rate if rate > 0 else self._left[0] * self._pace
+        rest = max(goal - steps, 0) / rate if rate > 0 else self._left[0] * self._pace
         later = sum(self._left[1:]) * self._pace
         text = (
             f"  {steps:,} of {goal:,} steps, {rate:,.0f} steps/s, {as_time(rest)} left; of all {as_time(rest + later)}"

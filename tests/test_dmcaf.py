@@ -137,6 +137,16 @@ def test_the_time_that_is_left_follows_from_what_the_parts_took(
 
 
 @pytest.mark.slow
+def test_a_run_that_is_beyond_its_goal_has_no_time_left(
+    dmcaf: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dmcaf, "monotonic", lambda: 7.0)
+    remaining = dmcaf.Remaining([10.0, 20.0])
+    remaining.begin("the only part")
+    remaining.advance(130, 100, 10.0)
+    assert "130 of 100 steps, 10 steps/s, 0:00:00 left; of all 0:00:20" in capsys.readouterr().out
+
+
 def test_the_figure_is_made_of_whole_runs_and_goes_on_where_it_was_stopped(
     dmcaf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
