@@ -13,6 +13,9 @@ from orchestra.hosts.token import STDIN, JoinToken
 from orchestra.nodes import stacks
 from orchestra.runs.flags import FlagParser
 
+INDEX = "JOB_COMPLETION_INDEX"
+"""The number of a pod in an Indexed Job of Kubernetes, from 0."""
+
 
 def command(arguments: list[str]) -> int:
     """Take part in a run with this machine."""
@@ -25,7 +28,9 @@ def command(arguments: list[str]) -> int:
     parser.add_argument(
         "--token", required=True, metavar="PATH", help="the file of the join token, or - for standard input"
     )
-    parser.add_argument("--slot", type=int, help="the number of this host, from 1; by default the next one")
+    parser.add_argument(
+        "--slot", type=int, help="the number of this host, from 1; by default that of its pod, or the next one"
+    )
     parser.add_argument("--name", default="", help="the name of this host for people; by default the machine's")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="the folder for the run's files")
     parser.add_argument(
@@ -49,9 +54,10 @@ def command(arguments: list[str]) -> int:
     if sys.platform != "linux":
         raise UsageError(f"orchestra host runs on Linux, and this is {sys.platform}")
     token = JoinToken.read(options.token)
+    index = os.environ.get(INDEX, "")
     agent = Agent(
         token,
-        slot=options.slot,
+        slot=int(index) + 1 if options.slot is None and index.isdecimal() else options.slot,
         name=options.name,
         scratch=options.scratch,
         join_timeout=options.join_timeout,

@@ -4,11 +4,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from orchestra.launch import local, ray, slurm, ssh
+from orchestra.launch import kubernetes, local, ray, slurm, ssh
 from orchestra.launch.engine import Engine
 
-EngineName = Literal["local", "ssh", "slurm", "ray"]
-ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (local.ENGINE, ssh.ENGINE, slurm.ENGINE, ray.ENGINE)}
+EngineName = Literal["local", "ssh", "slurm", "ray", "kubernetes"]
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine for engine in (local.ENGINE, ssh.ENGINE, slurm.ENGINE, ray.ENGINE, kubernetes.ENGINE)
+}
 """The engines by name, which are those of `EngineName`."""
 
 KNOWN_BY: dict[str, list[str]] = {}

@@ -36,10 +36,11 @@ class Submission:
     """The commands that it runs."""
 
     def __str__(self) -> str:
-        """Return the files and the commands as people read them. A command that does not name a file reads it."""
+        """Return the files and the commands as people read them. If no command names a file, they read it."""
         shown = [f"--- {name}\n{text.rstrip()}\n---" for name, text in self.files.items()]
+        named = any(name in word for command in self.commands for word in command for name in self.files)
         for command in self.commands:
-            read = [name for name in self.files if not any(name in word for word in command)]
+            read = [] if named else list(self.files)
             shown.append(" < ".join([shlex.join(command), *read[:1]]))
         return "\n".join(shown)
 

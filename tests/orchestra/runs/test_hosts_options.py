@@ -103,10 +103,10 @@ def test_a_file_has_the_settings_of_each_host_and_a_flag_beats_it() -> None:
     [
         ({"launch": "local"}, "--launch is for a run over several hosts; add --hosts"),
         ({"min_hosts": 2}, "--min-hosts is for a run over several hosts; add --hosts"),
-        ({"hosts": "3"}, "--hosts 3: a number needs --launch, one of local, slurm, ray; for ssh write names: "),
+        ({"hosts": "3"}, "--hosts 3: a number needs --launch, one of local, slurm, ray, kubernetes; for ssh write "),
         (
             {"hosts": "3", "launch": "ssh"},
-            "--hosts 3: a number needs --launch, one of local, slurm, ray; for ssh write ",
+            "--hosts 3: a number needs --launch, one of local, slurm, ray, kubernetes; ",
         ),
         ({"hosts": "0", "launch": "local"}, "--hosts: 0 hosts are not allowed; 1 to 1024 are"),
         ({"hosts": "a,b", "launch": "local"}, "--launch local takes a number of hosts or a file, got --hosts a,b"),
@@ -119,7 +119,7 @@ def test_a_file_has_the_settings_of_each_host_and_a_flag_beats_it() -> None:
         ({"hosts": "a,b", "max_hosts": 1}, "--max-hosts: 1 is less than the 2 hosts of the run"),
         (
             {"hosts": "2", "launch": "local", "python": "py"},
-            "--python is for --launch ssh, slurm and ray, not for local",
+            "--python is for --launch ssh, slurm, ray and kubernetes, not for local",
         ),
         ({"hosts": "2", "launch": "local", "tunnel": True}, "--tunnel is for --launch ssh, not for local"),
         ({"hosts": "a", "head": "gpu1"}, "--head starts the command orchestra run on another host; from Python, "),
