@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pod_runner
 import pytest
 import ray_cluster
 import slurm_cluster
@@ -41,3 +42,20 @@ def ray() -> Iterator[ray_cluster.RayCluster]:
         pytest.skip(f"{NOT_TESTED}: {reason}")
     with ray_cluster.RayCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubernetes_python() -> Path:
+    """An interpreter with the published schemas of Kubernetes."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(os.environ.get("ORCHESTRA_KUBERNETES_ENV") or f"{cache}/orchestra-tests/kubernetes")
+    if not (folder / "bin" / "python").exists():
+        pytest.skip(f"{NOT_TESTED}: the schemas of Kubernetes are not installed; `make test-engines` does it")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def pods() -> None:
+    """Skip a test where pods cannot be run."""
+    if reason := pod_runner.why_unavailable():
+        pytest.skip(f"{NOT_TESTED}: {reason}")

@@ -148,10 +148,12 @@ def test_a_run_plays_on_two_nodes_of_ray_and_leaves_no_actor_and_no_group(ray: R
 
 
 def test_threads_and_gpus_are_as_placed_and_not_as_ray_sets_them(ray: RayCluster, start: Start) -> None:
-    run = start("--hosts", "2", *ENDLESS, "--host-cores", "2", "--host-gpus", "1", "--workers", "2")
+    engine = json.dumps({"env_vars": {"OMP_NUM_THREADS": "7"}})
+    asked = ("--host-cores", "2", "--host-gpus", "1", "--workers", "2", "--runtime-env-json", engine)
+    run = start("--hosts", "2", *ENDLESS, *asked)
     run.until_playing()
     agent = run.agents()["1"]
-    assert agent.environ()["OMP_NUM_THREADS"] == "2", "Ray sets it to the cores of the actor"
+    assert agent.environ()["OMP_NUM_THREADS"] == "7", "what the engine has set reaches the agent, and no node"
     workers = [each for each in agent.children(recursive=True) if "worker-1-0" in each.cmdline()]
     assert {each.environ()["OMP_NUM_THREADS"] for each in workers} == {"1"}
     assert {each.environ()["CUDA_VISIBLE_DEVICES"] for each in workers} == {""}
