@@ -25,8 +25,10 @@ from messages import (
     UpdatePriorityMsg,
     WorkerCountMsg,
 )
+from orchestra import Flags, Hosts, HostShape, Topology, UsageError, build, load_experiment
 from orchestra.actors.cell import ActorFailed
 
+EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 
 
@@ -235,3 +237,27 @@ def test_a_shard_that_holds_nothing_sends_nothing(run, stage) -> None:
             assert (answer.episodes, len(answer.indices), answer.size.held) == (None, 0, 0)
 
     run(main())
+
+
+def planned(*flags: str) -> Topology:
+    """The plan of `qmix_8m` over a head and two hosts."""
+    function = load_experiment(EXPERIMENT)
+    hosts = Hosts([HostShape(0, "head", 2, plays=False), HostShape(1, "one", 2), HostShape(2, "two", 2)])
+    return build(function, Flags.of(function).parse(["--scenario", "3m", "--federated", *flags]), hosts)
+
+
+def test_an_experiment_has_a_shard_beside_the_proxy_of_each_host() -> None:
+    nodes = planned("--buffer-size", "100").nodes
+    assert {name: [actor.name for actor in node.actors] for name, node in nodes.items() if name.startswith("host")} == {
+        "host-1": ["shard", "proxy"],
+        "host-2": ["shard", "proxy"],
+    }
+    (shard, _) = nodes["host-2"].actors
+    assert shard.factory.keywords["replay"].capacity == 50
+    assert next(a.kind for a in nodes["learner"].actors if a.name == "trajectories") is FederatedTrajectories
+
+
+@pytest.mark.parametrize("flags", [("--algorithm", "coma"), ("--no-proxy",), ("--drop-stale", "3")], ids=" ".join)
+def test_a_federated_run_of_what_shards_cannot_do_is_refused(flags: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="--federated needs proxies, and works neither with COMA nor"):
+        planned(*flags)
