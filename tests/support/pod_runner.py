@@ -17,6 +17,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY = Path("/tmp")
+COMPILED = Path.home() / ".cache" / "orchestra"
+"""Compiled kernels, which take a minute to make."""
 CONTAINER = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Starts the first process of a container: it handles its signals, and all others end with it."""
 
@@ -90,6 +92,10 @@ class Pod:
                 inside = source / ROOT.relative_to(TEMPORARY)
                 inside.mkdir(parents=True)
                 lines.append(f"mount --bind {shlex.quote(str(ROOT))} {shlex.quote(str(inside))}")
+            if target == TEMPORARY and COMPILED.is_dir():  # as in an image that has played before
+                inside = source / ".cache" / "orchestra"
+                inside.mkdir(parents=True)
+                lines.append(f"mount --bind {shlex.quote(str(COMPILED))} {shlex.quote(str(inside))}")
             lines += [f"mkdir -p {target}", f"mount --rbind {shlex.quote(str(source))} {target}"]
         return "\n".join(lines)
 
