@@ -37,7 +37,7 @@ class FailingWorker(Worker):
     @on(StepMsg)
     async def step(self, msg: StepMsg) -> None:
         await super().step(msg)
-        if self._env_steps > 3500:
+        if self._env_steps > 12_000:
             raise ArithmeticError(f"{self.rng.random()!r} {float(self._rollout._copies.hidden.sum())!r}")
 
 
@@ -45,7 +45,7 @@ class FailingProxy(WorkerProxy):
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await super().insert(msg)
-        if self._params is not None and self._params.env_steps > 1500:
+        if self._params is not None and self._params.env_steps > 12_000:
             raise ArithmeticError(f"{self._params.version} {sorted(self._workers.refs)}")
 
 
@@ -73,7 +73,7 @@ def experiment(topology: Topology, *, fails: str = "nobody") -> Topology:
 '''
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 FLAGS = [
-    *("--scenario", "3m", "--steps", "6000", "--envs-per-worker", "4", "--learning-starts", "8", "--batch-size", "4"),
+    *("--scenario", "3m", "--steps", "20000", "--envs-per-worker", "4", "--learning-starts", "8", "--batch-size", "4"),
     *("--updates-per-episode", "0.5", "--hidden-size", "16", "--eval-interval", "600", "--eval-episodes", "2"),
     *("--final-eval-episodes", "2"),
     *("--single-process", "--seed", "1", "--trace-flight-mib", "2", "--prioritized"),
