@@ -114,7 +114,7 @@ def start(pods: None, kubernetes_python: Path, tmp_path: Path) -> Iterator[Start
         runners.append(PodRunner(folder, documents, {"mine": {"token": tokens[0]}}))
         cluster = Cluster(runners[-1], json.loads(tokens[0])["secret"])
         if wrong:  # the hosts get another secret than the head
-            cluster.until(lambda: cluster.head.pods)
+            cluster.head.step()
             runners[-1].secrets["mine"]["token"] = tokens[1]
         return cluster
 

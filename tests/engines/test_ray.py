@@ -255,7 +255,7 @@ def test_the_secret_is_nowhere_in_ray(ray: RayCluster, start: Start) -> None:
 
 def test_the_head_keeps_its_own_handlers_of_signals(ray: RayCluster, start: Start) -> None:
     run = start("--hosts", "1", "--as", "told", *ENDLESS)
-    run.until(lambda: run.playing() == [1])
+    run.until(lambda: run.playing() == [1] and (run.run / "metrics.jsonl").exists() and metrics(run.run))
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.ends() == 75, run.story()
     assert list((run.run / "state").iterdir())
