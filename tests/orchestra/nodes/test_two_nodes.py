@@ -906,7 +906,7 @@ def test_a_malformed_hello_is_refused(
     [
         (
             lambda it: it.connection.send([frame_prefix(Kind.MESSAGE, 2**32 - 1, 0)]),
-            "a header of 4,294,967,295 bytes; at most 1,048,576 are allowed",
+            "a header of 4,294,967,295 bytes; at most 16,777,216 are allowed",
         ),
         (
             lambda it: it.connection.send([frame_prefix(Kind.MESSAGE, 0, 2**40)]),

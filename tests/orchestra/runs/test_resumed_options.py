@@ -80,6 +80,22 @@ SLURM: dict[str, Any] = {
     "sweep": ("seed=0..3",),
 }
 OTHER |= {name: {name: value, "launch": "slurm", "hosts": "3"} for name, value in SLURM.items()}
+KUBERNETES: dict[str, Any] = {
+    **dict.fromkeys(("image", "namespace", "volume", "write"), "runs"),
+    **dict.fromkeys(("jobset", "pack"), True),
+    "head_memory": "4Gi",
+}
+OTHER |= {
+    name: {"image": "runs", name: value, "launch": "kubernetes", "hosts": "3"} for name, value in KUBERNETES.items()
+}
+RAY: dict[str, Any] = {
+    "ray_address": "head:6379",
+    "runtime_env_json": '{"pip": ["cowsay"]}',
+    "host_cores": 2,
+    "host_gpus": 1,
+    "host_memory": "4Gi",
+}
+OTHER |= {name: {name: value, "launch": "ray", "hosts": "3"} for name, value in RAY.items()}
 RESUMED = [flag.name for flag in OPTIONS if flag.name not in ("resume", "as_", "head")]
 """`--as` says where a run is, and `--head` starts the whole command elsewhere."""
 
