@@ -31,9 +31,10 @@ PATIENCE_S = 30.0
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _garbage_is_found_quickly() -> None:
-    gc.freeze()  # what was imported stays: a collection after each coroutine need not look at it
+    gc.collect()
+    gc.freeze()  # what was imported, and what earlier files left, stays: a collection after each coroutine skips it
 
 
 @pytest.fixture(scope="session", autouse=True)
