@@ -55,6 +55,7 @@ def carry_out(words: list[str], folder: str, streams: list[str]) -> None:
     """Be a command, in a process forked for it, that reads from and writes to these files."""
     os.chdir(folder)
     os.environ |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    os.environ.pop("PYTEST_ADDOPTS", None)  # what pytest prints is that of a reader who has set nothing
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number > 0)), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 (for as long as it lives)
