@@ -22,8 +22,8 @@ import psutil
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
-from virtual_network import namespaces, ssh_servers  # noqa: E402
-from virtual_network.namespaces import Host, Network  # noqa: E402
+from virtual_network import namespaces, ssh_servers  # noqa: E402 (found by the path above)
+from virtual_network.namespaces import Host, Network  # noqa: E402 (found by the path above)
 
 STARTING_S = 240.0
 """Seconds within which whatever is waited for must happen."""

@@ -303,7 +303,7 @@ class Rollout:
         return made, part
 
     def _end(self, done: NDArray[np.bool_], over: NDArray[np.bool_], epsilon: float) -> InsertTransitionMsg | None:
-        """End the segments of the copies `over` (B,), and the episodes of those that are `done` (B,)."""
+        """End the segments of the copies `over` (B,), and the episodes of the copies `done` (B,)."""
         env, rows, t = self._env, self._rows, self._t
         ended = np.flatnonzero(over)
         self._observe(ended)

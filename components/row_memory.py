@@ -1,4 +1,4 @@
-"""Memory for rows of frames, of which only those that have been written take memory of the system."""
+"""Memory for rows of frames. Only rows that have been written take memory of the system."""
 
 import mmap
 from math import prod

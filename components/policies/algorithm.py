@@ -69,7 +69,7 @@ class Algorithm:
         return partial(_learner, self.policy, **self.options)
 
     def schema(self, spec: EnvSpec, segment_length: int | None = None) -> ExperienceSchema:
-        """Return the fields of a transition: those of the environment, and those that the policy declares.
+        """Return the fields of a transition, which environment and policy declare.
 
         Raises:
             ValueError: two fields have one name.

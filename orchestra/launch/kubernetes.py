@@ -137,11 +137,11 @@ def _follow(name: str, settings: Settings) -> int:
     pod = f"{kubectl[0]} describe pods -l {selector}"
     print(f"look at it: kubectl get pods -l orchestra/run={name}; why it waits: {pod}", flush=True)
     waited = ["wait", "--for=jsonpath={.status.phase}=Running", "--timeout=-1s", "pods", "-l", selector]
-    subprocess.run([*kubectl, *waited], check=False, stdout=subprocess.DEVNULL)  # noqa: S603
-    subprocess.run([*kubectl, "logs", "--follow", "-l", selector, "--tail=-1"], check=False)  # noqa: S603
+    subprocess.run([*kubectl, *waited], check=False, stdout=subprocess.DEVNULL)  # noqa: S603 (the user's own kubectl)
+    subprocess.run([*kubectl, "logs", "--follow", "-l", selector, "--tail=-1"], check=False)  # noqa: S603 (the user's own kubectl)
     condition = "jsonpath={.status.conditions[?(@.status=='True')].type}"
     while True:
-        asked = subprocess.run(  # noqa: S603
+        asked = subprocess.run(  # noqa: S603 (the user's own kubectl)
             [*kubectl, "get", _owner(name, settings), "-o", condition], check=False, capture_output=True, text=True
         )
         if asked.returncode:
@@ -150,7 +150,7 @@ def _follow(name: str, settings: Settings) -> int:
             return 0
         if {"Failed", "FailureTarget"} & set(asked.stdout.split()):
             return 1
-        subprocess.run([*kubectl, "wait", "--for=condition=Complete", "--timeout=10s", _owner(name, settings)],  # noqa: S603
+        subprocess.run([*kubectl, "wait", "--for=condition=Complete", "--timeout=10s", _owner(name, settings)],  # noqa: S603 (the user's own kubectl)
                        check=False, capture_output=True)  # fmt: skip
 
 
