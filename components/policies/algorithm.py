@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
@@ -27,11 +27,14 @@ class Algorithm:
         acting_side: makes the policy that acts, given the spec and `options`. None if the policy that learns does: then
             each worker imports it.
         options: keywords of `policy`.
+        own_flags: whether the keyword-only parameters of the class are its flags, as those of a class in a file are.
+            Otherwise the experiment has the flags.
     """
 
     policy: str | Callable[..., Policy]
     acting_side: Callable[[EnvSpec, Mapping[str, Any]], ActingPolicy] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    own_flags: bool = False
 
     def configured(self, **options: Any) -> "Algorithm":
         """Return this algorithm with `options` added to its own."""
@@ -39,7 +42,7 @@ class Algorithm:
 
     @classmethod
     def of_class(cls, policy: type[Policy], shared: Mapping[str, Any], chosen: Mapping[str, Any]) -> "Algorithm":
-        """Return the algorithm of a class from a user's file.
+        """Return the algorithm of a class whose options are flags, as `class_of` returns it.
 
         Args:
             policy: the class.
@@ -47,7 +50,9 @@ class Algorithm:
             chosen: options of its own.
         """
         passes_on = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(policy).parameters.values())
-        return cls(policy, options={**(shared if passes_on else {}), **chosen})
+        ours = f"{policy.__module__}:{policy.__qualname__}"
+        known = next((each for each in ALGORITHMS.values() if each.own_flags and each.policy == ours), cls(policy))
+        return replace(known, policy=policy).configured(**(shared if passes_on else {}), **chosen)
 
     def on_device(self, device: str) -> "Algorithm":
         """Return the algorithm on a device.
@@ -118,17 +123,22 @@ def named(algorithm: str | type[Policy]) -> str:
 
 
 def class_of(algorithm: str | type[Policy]) -> type[Policy] | None:
-    """Return the class of an algorithm that a file has; None for one of `ALGORITHMS`, and for what `named` refuses.
+    """Return the class whose options are flags: that of a file, or of one of `ALGORITHMS` with `own_flags`.
+
+    It is None for other names of `ALGORITHMS`, and for what `named` refuses.
 
     Raises:
         UsageError: there is no such file or no such class in it, or the class is no `Policy`.
     """
     try:
-        file_text, colon, name = named(algorithm).rpartition(":")
+        known = named(algorithm)
     except ValueError:
         return None  # the flag says what is wrong
-    if not colon:
-        return None
+    if known in ALGORITHMS:
+        ours = ALGORITHMS[known]
+        found = pkgutil.resolve_name(ours.policy) if ours.own_flags and isinstance(ours.policy, str) else None
+        return cast("type[Policy] | None", found)
+    file_text, _, name = known.rpartition(":")
     path = Path(file_text)
     if not path.exists():
         raise UsageError(f"--algorithm: there is no file {file_text!r}")

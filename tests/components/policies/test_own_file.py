@@ -8,7 +8,9 @@ import pytest
 
 from components.envs.base import EnvSpec
 from components.policies import ALGORITHMS, Algorithm, Policy, Qmix, class_of, named
+from components.policies.acting import RecurrentActing, epsilon_greedy, recurrent_acting
 from orchestra import Hosts, UsageError, build, load_experiment
+from orchestra.cli.main import main
 from orchestra.hosts.shape import this_machine
 from orchestra.runs.specialised import flags_of
 
@@ -73,6 +75,46 @@ def test_a_class_that_passes_keywords_on_gets_the_shared_options() -> None:
     assert Algorithm.of_class(alone, {"gamma": 0.5}, {"width": 4}).on_device("cpu").options == {"width": 4}
     with pytest.raises(UsageError, match="takes no device"):
         Algorithm.of_class(alone, {}, {}).on_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("width", 0, "--width: 0 is not allowed"),
+        ("width", "wide", "--width: 'wide' is not a whole number"),
+        ("gamma", 1.5, "--gamma: 1.5 is not allowed"),
+        ("no_such", 1, "unknown flag --no-such"),
+    ],
+)
+def test_the_values_of_its_options_are_checked(option: str, value: object, expected: str) -> None:
+    given = {"algorithm": f"{FILE}:ActorCritic", option: value}
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}"):
+        flags_of(load_experiment(ROOT / "experiments" / "qmix_8m.py"), given)[1].validated(given)
+
+
+def test_the_help_of_a_run_shows_its_options(capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["run", str(ROOT / "experiments" / "qmix_8m.py"), "--algorithm", f"{FILE}:ActorCritic", "--help"])
+    shown = capsys.readouterr().out
+    assert re.search(r"--width int >= 1 += 32 +units of the body", shown)
+
+
+def test_a_named_algorithm_may_have_flags_of_its_own(monkeypatch) -> None:
+    assert class_of("qmix") is None
+    monkeypatch.setitem(
+        ALGORITHMS,
+        "mixed",
+        Algorithm("components.policies.qmix:Qmix", recurrent_acting(epsilon_greedy), own_flags=True),
+    )
+    assert class_of("mixed") is Qmix
+    given = {"algorithm": "mixed", "mixer_embed": 4, "scenario": "3m", "workers": 1, "gamma": 0.5}
+    function, flags = flags_of(load_experiment(ROOT / "experiments" / "qmix_8m.py"), given)
+    assert "--mixer-embed" in flags.describe()
+    topology = build(function, flags.validated(given), Hosts([this_machine()]))
+    planned = {actor.kind.__name__: actor.factory.keywords for node in topology.nodes.values() for actor in node.actors}
+    learner = planned["Trainer"]["policy"](planned["Trainer"]["spec"], seed=0)
+    assert (learner.mixer_embed, learner.options.gamma) == (4, 0.5)
+    assert isinstance(planned["Worker"]["policy"](SPEC, seed=0), RecurrentActing), "its workers act as its entry says"
 
 
 def test_the_example_moves_its_value_towards_a_constant_return() -> None:
