@@ -65,6 +65,11 @@ class FieldSpec:
     """True if NaN and infinities are refused."""
     most: float | None = None
     """Largest value allowed; None for any. A log-probability of a discrete action is at most 0."""
+    low: tuple[float, ...] = ()
+    """Of actions that are no integers: the bound below of each entry, to which the environment clips them; they are
+    recorded as the policy chose them. Empty if there are none."""
+    high: tuple[float, ...] = ()
+    """Likewise the bound above."""
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
@@ -81,6 +86,11 @@ class FieldSpec:
             raise ValueError(
                 f"n_values: expected numbers of at least 1 for an integer field, one or as many as its last axis has "
                 f"entries, got {self.n_values} for {self.dtype} of shape {self.shape}"
+            )
+        if (self.low or self.high) and (self.shape[-1:] != (len(self.low),) or len(self.low) != len(self.high)):
+            raise ValueError(
+                f"low, high: expected a bound for each entry of the last axis, got {self.low} and {self.high} for "
+                f"shape {self.shape}"
             )
 
     def item(self, n_agents: int) -> tuple[int, ...]:

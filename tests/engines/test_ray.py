@@ -38,7 +38,7 @@ class Command:
         self.folder = folder
         self._ray = ray
         self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
-        shutil.copy(ROOT / "experiments" / "qmix_8m.py", folder / "mine.py")
+        shutil.copy(ROOT / "experiments" / "train.py", folder / "mine.py")
         command = [str(ray.python), "-m", "orchestra", "run", "mine.py", *QUICK, "--launch", "ray", *words]
         self.process = psutil.Popen(
             command,

@@ -1,13 +1,15 @@
 """AsyncEnv: copies of an environment in processes, stepped as they become ready."""
 
+from collections.abc import Mapping
 from operator import index
 from time import monotonic
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from components.envs.asynchronous.hosted import FLAGS
 from components.envs.asynchronous.pool import Outcome, Pool, Result
 from components.envs.base import Copies, Env, EnvSpec, are_available, check_integers, check_mask, not_available
 
@@ -92,9 +94,11 @@ class AsyncEnv(Env):
             self._pool.close()
             raise
         arrays = self._pool.arrays
-        self.obs, self.state, self.available = arrays["obs"], arrays["state"], arrays["available"]
-        self.reward, self.won = arrays["reward"], arrays["won"]
-        self.terminated, self.truncated = arrays["terminated"], arrays["truncated"]
+        self._shown = {name: arrays[name] for name in self.spec.schema.by_name if name != "actions"}
+        for name in ("obs", "state", "available", "reward"):
+            if name in arrays:
+                setattr(self, name, arrays[name])
+        self.terminated, self.truncated, self.won = (arrays[name] for name in FLAGS)
         self._actions = arrays["actions"]
         self._over = np.ones(n_envs, np.bool_)  # (B,): no episode under way
         self._lost = np.zeros(n_envs, np.bool_)  # (B,): an episode was lost, and its successor is being begun
@@ -122,8 +126,11 @@ class AsyncEnv(Env):
         """Return which of the copies last received (B,) have lost their episode; they are at the start of another."""
         return self._failed
 
-    def send(self, actions: NDArray[np.int64], copies: Copies) -> None:
-        """Begin a step in these copies, with `actions` (n, A).
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        return self._shown
+
+    def send(self, actions: NDArray[Any], copies: Copies) -> None:
+        """Begin a step in these copies, with `actions` (n, A), or whatever shape they are declared with.
 
         Raises:
             ValueError: an action that is not available, another shape, or a copy that is under way or whose episode is
@@ -160,13 +167,12 @@ class AsyncEnv(Env):
             if len(ready) or not self._pool.pending.any() or monotonic() >= until:
                 return ready
 
-    def step(self, actions: NDArray[np.int64]) -> None:
-        """Make one step in every copy: `actions` (B, A).
+    def step(self, actions: NDArray[Any]) -> None:
+        """Make one step in every copy: `actions` (B, A), or whatever shape they are declared with.
 
         Raises:
             ValueError, EnvFailed: as `send` and `recv`.
         """
-        check_integers(actions, (self.n_envs, self.spec.n_agents))
         everything = np.arange(self.n_envs)
         self.send(actions, everything)
         self._wait_for_all()
@@ -223,11 +229,17 @@ class AsyncEnv(Env):
         elif result.outcome == Outcome.RENEWED:
             self._failed[b] = True
 
-    def _check(self, actions: NDArray[np.int64], copies: NDArray[np.int64]) -> None:
-        check_integers(actions, (len(copies), self.spec.n_agents))
+    def _check(self, actions: NDArray[Any], copies: NDArray[np.int64]) -> None:
+        shape = (len(copies), *self._actions.shape[1:])
+        if self._actions.dtype.kind in "iu":
+            check_integers(actions, shape)
+        elif actions.shape != shape or actions.dtype.kind != "f":
+            raise ValueError(f"actions are {actions.dtype} {actions.shape}, must be floats {shape}")
         self._check_idle(copies)
         if self._over[copies].any():
             raise ValueError(f"copy {copies[np.argmax(self._over[copies])]} is over: reset it before stepping on")
+        if "available" not in self._shown:
+            return
         may = are_available(actions, self.available[copies])
         if not may.all():
             i, agent = np.argwhere(~may)[0]

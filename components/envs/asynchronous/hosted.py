@@ -31,6 +31,10 @@ class Hosted(Protocol):
         """Close the environment."""
 
 
+FLAGS = ("terminated", "truncated", "won")
+"""What an environment says of each step besides its fields."""
+
+
 class HostedEnv:
     """One copy of an `Env`. All that it writes is checked, so that its owner need not.
 
@@ -45,16 +49,9 @@ class HostedEnv:
         self._env = env
         self.about = asdict(spec)
         self.preload = type(env).preload is not Env.preload
-        self.fields = {
-            "obs": ((spec.n_agents, spec.obs_size), "<f4"),
-            "state": ((spec.state_size,), "<f4"),
-            "available": ((spec.n_agents, spec.n_actions), "|b1"),
-            "reward": ((), "<f4"),
-            "terminated": ((), "|b1"),
-            "truncated": ((), "|b1"),
-            "won": ((), "|b1"),
-            "actions": ((spec.n_agents,), "<i8"),
-        }
+        self.fields = {name: (shape, dtype.str) for name, (shape, dtype) in spec.schema.items.items()}
+        self.fields |= dict.fromkeys(FLAGS, ((), "|b1"))
+        self._finite = [name for name, each in spec.schema.fields if each.dtype.startswith("float")]
 
     def reset(self, rows: Rows, options: dict[str, Any]) -> dict[str, Any]:
         self._env.reset()
@@ -71,17 +68,15 @@ class HostedEnv:
         self._env.close()
 
     def _show(self, rows: Rows) -> None:
-        env = self._env
-        for name in ("obs", "state"):
-            if not np.isfinite(getattr(env, name)).all():
+        shown = {**self._env.fields(), **{name: getattr(self._env, name) for name in FLAGS}}
+        for name in self._finite:
+            if name != "actions" and not np.isfinite(shown[name]).all():
                 raise ValueError(f"{name} is not finite")
-        if not np.isfinite(env.reward[0]):
-            raise ValueError(f"reward is {env.reward[0]}")
-        if not env.available[0].any(axis=1).all():
+        if "available" in shown and not shown["available"][0].any(axis=-1).all():
             raise ValueError("an agent has no available action")
         for name, row in rows.items():
             if name != "actions":
-                array = getattr(env, name)
+                array = shown[name]
                 if array.shape[1:] != row.shape:
                     raise ValueError(f"{name} has the shape {array.shape[1:]}, must be {row.shape}")
                 row[...] = array[0]

@@ -1,0 +1,185 @@
+"""Environments by name, as `--env` takes them: gymnasium:ID, pettingzoo:MODULE, or a function of one's own.
+
+A name is `skirmish` or `smac`, which the experiment makes itself, or one of these:
+
+    gymnasium:LunarLander-v3            a registered environment; gymnasium:ale_py:ALE/Pong-v5 imports ale_py first
+    pettingzoo:mpe2.simple_spread_v3    a module with `parallel_env` or `env`
+    MODULE:FUNCTION                     a function of a module that can be imported
+    FILE.py:FUNCTION                    a function of a file
+
+The function takes its arguments by keyword and returns an environment of Gymnasium or PettingZoo, wrapped as it likes.
+One with a parameter `num_envs` returns a vector environment of so many copies. One with parameters `n_envs` and `seed`
+returns an `Env`.
+"""
+
+import ast
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from components.envs.base import Env
+from orchestra import UsageError, import_file
+
+OURS = ("skirmish", "smac")
+"""Names of the environments of this package."""
+FORMS = "skirmish, smac, gymnasium:ID, pettingzoo:MODULE, MODULE:FUNCTION or FILE.py:FUNCTION"
+Rewards = Literal["each", "mean", "sum"]
+"""Of several agents: a reward for each, or the team's, the mean or the sum of theirs."""
+
+
+class MakeEnv(Protocol):
+    """Makes an environment, in any process."""
+
+    def __call__(self, n_envs: int = 1, *, seed: int) -> Env: ...
+
+
+def named(env: str) -> str:
+    """Return the name of an environment as a run records it: with the whole path of a file.
+
+    Raises:
+        ValueError: it has none of the forms.
+    """
+    kind, colon, rest = env.partition(":")
+    if env in OURS or (kind in ("gymnasium", "pettingzoo") and rest):
+        return env
+    place, colon, function = env.rpartition(":")
+    if not colon or not place or not function.isidentifier():
+        raise ValueError(f"it must be {FORMS}")
+    return f"{Path(place).absolute()}:{function}" if place.endswith(".py") else env
+
+
+def arguments_of(given: tuple[str, ...]) -> dict[str, Any]:
+    """Return the arguments of an environment, each given as NAME=VALUE. A value is a literal of Python, or else text.
+
+    Raises:
+        UsageError: one is not of this form.
+    """
+    arguments = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--env-arg: {each!r} must be NAME=VALUE")
+        try:
+            arguments[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            arguments[name] = {"true": True, "false": False}.get(text, text)
+    return arguments
+
+
+def factory_of(
+    env: str, arguments: Mapping[str, Any], *, episode_limit: int | None = None, rewards: Rewards = "each"
+) -> MakeEnv:
+    """Return the factory of the environment of a name that is not one of `OURS`: plain values, for any process.
+
+    Args:
+        env: the name.
+        arguments: of the environment.
+        episode_limit: steps after which an episode is cut; by default those that the environment names.
+        rewards: of several agents.
+
+    Raises:
+        UsageError: Gymnasium is needed and not installed.
+    """
+    kind, _, name = env.partition(":")
+    if kind == "gymnasium":
+        _installed("gymnasium")
+        from components.envs.adapted.registered import gymnasium_env
+
+        return partial(gymnasium_env, name, dict(arguments), episode_limit)
+    if kind == "pettingzoo":
+        return partial(_pettingzoo, name, dict(arguments), episode_limit, rewards)
+    return partial(_own, env, dict(arguments), episode_limit, rewards)
+
+
+def _pettingzoo(
+    name: str, arguments: dict[str, Any], limit: int | None, rewards: Rewards, n_envs: int = 1, *, seed: int
+) -> Env:
+    _installed("pettingzoo")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # many of its environments import pygame, which greets
+    module = _imported(name, f"--env pettingzoo:{name}")
+    make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
+    if make is None:
+        raise UsageError(f"--env: {name} has neither parallel_env() nor env(), so that it is none of PettingZoo")
+    return _adapted(make, arguments, limit, rewards, f"pettingzoo:{name}", n_envs, seed)
+
+
+def _own(
+    env: str, arguments: dict[str, Any], limit: int | None, rewards: Rewards, n_envs: int = 1, *, seed: int
+) -> Env:
+    place, _, name = env.rpartition(":")
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.exists():
+            raise UsageError(f"--env: there is no file {place!r}")
+        module: Any = import_file(path, "environment")
+    else:
+        module = _imported(place, f"--env {env}")
+    make = getattr(module, name, None)
+    if not callable(make):
+        raise UsageError(f"--env: {place} has no function {name!r}")
+    parameters = inspect.signature(make).parameters
+    if "n_envs" in parameters:
+        made = make(n_envs=n_envs, seed=seed, **arguments)
+        if not isinstance(made, Env):
+            raise UsageError(f"--env: {env} takes n_envs and returned {made!r}; it must return an Env")
+        return made
+    if "num_envs" in parameters:
+        from components.envs.adapted.gymnasium_vector import vector_copies
+
+        return vector_copies(make(num_envs=n_envs, **arguments), seed=seed, episode_limit=limit)
+    return _adapted(make, arguments, limit, rewards, env, n_envs, seed)
+
+
+def _adapted(
+    make: Callable[..., Any],
+    arguments: dict[str, Any],
+    limit: int | None,
+    rewards: Rewards,
+    whose: str,
+    n_envs: int,
+    seed: int,
+) -> Env:
+    """Return the copies of an environment of Gymnasium or PettingZoo that `make` makes one of."""
+    try:
+        first = make(**arguments)
+    except TypeError as error:
+        raise UsageError(f"--env: {whose} cannot be made: {error}") from error
+    made = [first]
+
+    def one() -> Any:
+        return made.pop() if made else make(**arguments)
+
+    if hasattr(first, "possible_agents"):
+        from components.envs.adapted.pettingzoo_copies import PettingZooCopies
+
+        return PettingZooCopies(one, n_envs, seed=seed, episode_limit=limit, rewards=rewards, name=whose)
+    if hasattr(first, "observation_space") and hasattr(first, "action_space"):
+        from components.envs.adapted.gymnasium_copies import GymnasiumCopies
+
+        return GymnasiumCopies(one, n_envs, seed=seed, episode_limit=limit)
+    raise UsageError(
+        f"--env: {whose} returned {first!r}; it must return an environment of Gymnasium or of PettingZoo, a vector "
+        "environment if it takes num_envs, or an Env if it takes n_envs and seed"
+    )
+
+
+def _imported(module: str, whose: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing = str(getattr(error, "name", None) or module).partition(".")[0]
+        raise UsageError(f"{whose}: {error}; is it installed? pip install {missing}") from error
+
+
+def _installed(package: str) -> None:
+    """Raise `UsageError` if a package, an extra of the same name, is not installed."""
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise UsageError(
+            f"--env: {package} is not installed ({error}): pip install 'orchestra-rl[{package}]'"
+        ) from error

@@ -1,0 +1,281 @@
+"""Any algorithm on any environment: `--algorithm` and `--env`. By default QMIX (Rashid et al. 2018) on 8m of SMAC.
+
+Other experiments are this one with other defaults.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from components import (
+    Evaluator,
+    FederatedTrajectories,
+    LinearSchedule,
+    Monitor,
+    Orchestrator,
+    Trainer,
+    TrajectoryManager,
+    Worker,
+    envs,
+    policies,
+)
+from components.counters import LEAST_BUFFER
+from components.envs import SCENARIOS
+from components.envs.adapted import named
+from components.envs.game_speed import GameSpeed
+from components.envs.smac import Smac
+from components.policies.devices import gpus_of, require
+from components.proxies import plan_proxies
+from components.replay_buffers import (
+    EpisodeReplay,
+    FederatedReplay,
+    FreshEpisodes,
+    PrioritizedEpisodeReplay,
+    SampleToInsertRatio,
+)
+from components.rollout import EnvFactory
+from components.trajectory_manager import ReplayBuffer
+from orchestra import Chosen, Hosts, HostShape, OptionsOf, Ref, Topology, UsageError
+
+
+def experiment(
+    *,
+    hosts: Hosts,
+    algorithm: Annotated[
+        str,
+        Field(description=f"{', '.join(policies.ALGORITHMS)}, or FILE.py:CLASS, whose options become flags"),
+        BeforeValidator(policies.named),
+        OptionsOf(policies.class_of, without=("seed", "device")),
+    ] = "qmix",
+    chosen: Chosen = Chosen(),  # noqa: B008  # empty, and never changed
+    scenario: Annotated[str, Field(description=f"of SMAC: {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
+    env: Annotated[
+        str,
+        Field(description=f"the simulator, StarCraft II, or another environment: {named.FORMS}"),
+        BeforeValidator(named.named),
+    ] = "skirmish",
+    env_arg: Annotated[
+        tuple[str, ...], Field(description="other environments: an argument, NAME=VALUE; may be given several times")
+    ] = (),
+    episode_limit: Annotated[
+        int | None, Field(ge=1, description="other environments: steps after which an episode is cut; or as they say")
+    ] = None,
+    rewards: Annotated[
+        Literal["each", "mean", "sum"],
+        Field(description="PettingZoo: a reward for each agent, or the team's, their mean or sum"),
+    ] = "each",
+    game_speed: Annotated[bool, Field(description="steps take as long as StarCraft II's, about 10 ms")] = False,
+    steps: Annotated[int, Field(ge=1, description="environment steps of the run")] = 2_000_000,
+    workers: Annotated[int | None, Field(ge=1, description="worker processes per host; or as its cores allow")] = None,
+    min_workers: Annotated[int, Field(ge=1, description="workers below which the run fails")] = 1,
+    envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker")] = 64,
+    asynchronous: Annotated[bool, Field(description="environments in processes, acted on when they are ready")] = False,
+    min_batch: Annotated[int, Field(ge=1, description="asynchronous: environments to wait for before acting")] = 1,
+    max_wait: Annotated[float, Field(ge=0, description="asynchronous: seconds to wait, from the first ready")] = 0.002,
+    envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
+    proxy: Annotated[bool, Field(description="put the workers of each host behind a WorkerProxy")] = True,
+    proxy_fan_out: Annotated[
+        int | None, Field(ge=2, description="hosts behind a further WorkerProxy on the learner's host; none by default")
+    ] = None,
+    device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
+    learner_threads: Annotated[
+        int | None, Field(ge=1, description="threads of the learner; as its cores allow, at most 4")
+    ] = None,
+    batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
+    segment_length: Annotated[
+        int | None, Field(ge=1, description="steps after which workers send a part of an episode; or whole ones")
+    ] = None,
+    buffer_size: Annotated[int, Field(ge=1, description="capacity of the replay buffer in episodes")] = 5_000,
+    learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
+    updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.2,
+    prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
+    federated: Annotated[bool, Field(description="episodes stay on their host; only those of a batch travel")] = False,
+    learning_rate: Annotated[float | None, Field(gt=0, description="of the optimiser; 1e-3, COMA 5e-4")] = None,
+    optimizer: Annotated[Literal["adam", "rmsprop"], Field(description="Adam, or the RMSProp of PyMARL")] = "adam",
+    gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
+    td_lambda: Annotated[float | None, Field(ge=0, le=1, description="λ of the TD(λ) targets; 0.6, COMA 0.8")] = None,
+    double_q: Annotated[bool, Field(description="double Q-learning: the online network picks the action")] = True,
+    hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
+    init: Annotated[Literal["uniform", "orthogonal"], Field(description="initial parameters")] = "uniform",
+    target_update_interval: Annotated[
+        int | None, Field(ge=1, description="gradient steps between copies to the target; 10, COMA 50")
+    ] = None,
+    critic_steps: Annotated[int, Field(ge=1, description="COMA: critic updates per batch")] = 16,
+    epsilon_start: Annotated[float | None, Field(ge=0, le=1, description="initial exploration; 1, COMA 0.5")] = None,
+    epsilon_end: Annotated[float | None, Field(ge=0, le=1, description="final exploration; 0.05, COMA 0.01")] = None,
+    epsilon_steps: Annotated[
+        int, Field(ge=1, description="environment steps from initial to final exploration")
+    ] = 150_000,
+    publish_interval: Annotated[int, Field(ge=1, description="gradient steps between publications")] = 1,
+    drop_stale: Annotated[
+        int | None, Field(ge=0, description="drop episodes that are more versions of the parameters behind; or none")
+    ] = None,
+    eval_interval: Annotated[int, Field(ge=1, description="environment steps between evaluations")] = 20_000,
+    eval_episodes: Annotated[int, Field(ge=1, description="episodes of an evaluation, played greedily")] = 32,
+    final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
+    checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
+) -> Topology:
+    """Lay out the run; every argument but `hosts` and `chosen`, options of a class, is a flag of `orchestra run`."""
+    own_class = policies.class_of(algorithm)
+    coma = algorithm == "coma"
+    on_policy = coma or (own_class is not None and own_class.on_policy)
+    batch_size = batch_size or (16 if on_policy else 32)
+    learning_rate = learning_rate or (5e-4 if coma else 1e-3)
+    td_lambda = td_lambda if td_lambda is not None else (0.8 if coma else 0.6)
+    target_update_interval = target_update_interval or (50 if coma else 10)
+    epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
+    epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
+    # Games of StarCraft II, and environments in processes that do not wait for the game, use a core each.
+    processes = -(-envs_per_worker // envs_per_process) if (asynchronous or env == "smac") and not game_speed else 0
+    n_cores = hosts[0].cores
+    learner_threads = learner_threads or max(1, min(n_cores, 4 if n_cores >= 8 else 2))
+    learner_cores = learner_threads + 1  # and the evaluator's
+    counts = {
+        host: workers or host.room_for(1 + processes, reserved=learner_cores if host.slot == 0 else 0)
+        for host in hosts.playing
+    }
+    n_workers = sum(counts.values())
+    if min_workers > n_workers:
+        raise UsageError(f"--min-workers: {min_workers} is more than the {n_workers} workers of the run")
+    if buffer_size < batch_size:
+        raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
+    if proxy_fan_out is not None and not proxy:
+        raise UsageError("--proxy-fan-out is for runs with a proxy on each host; leave out --no-proxy")
+    if game_speed and env != "skirmish":
+        raise UsageError("--game-speed slows the simulator down; other environments take their own time")
+    if env in named.OURS and (env_arg or episode_limit is not None or rewards != "each"):
+        raise UsageError(f"--env-arg, --episode-limit and --rewards are for other environments than {env}")
+    if asynchronous and env == "smac":
+        raise UsageError("--asynchronous is for the simulator; games of StarCraft II always have their own processes")
+    if not asynchronous and (envs_per_process != 1 or (env != "smac" and (min_batch, max_wait) != (1, 0.002))):
+        raise UsageError("--min-batch, --max-wait and --envs-per-process need --asynchronous")
+    if federated and (coma or not proxy or drop_stale is not None):
+        raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
+    waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
+    make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
+    if env not in named.OURS:
+        arguments = named.arguments_of(env_arg)
+        make_env = named.factory_of(env, arguments, episode_limit=episode_limit, rewards=rewards)
+    planned = make_env(1, seed=0)
+    spec = planned.spec
+    planned.close()
+    if own_class is None and spec.fields:
+        hint = "; --rewards mean makes one of all" if spec.schema.by_name["reward"].agents else ""
+        raise UsageError(
+            f"--algorithm: {algorithm} learns from flat observations, discrete actions and one reward of the team, "
+            f"which {spec.name} does not have{hint}"
+        )
+    workers_env: EnvFactory = partial(GameSpeed, make_env) if game_speed else make_env
+    if asynchronous:
+        workers_env = partial(envs.AsyncEnv, workers_env, envs_per_process=envs_per_process, **waits)
+    options: policies.RecurrentOptions = {
+        "learning_rate": learning_rate,
+        "optimizer": optimizer,
+        "gamma": gamma,
+        "td_lambda": td_lambda,
+        "hidden_size": hidden_size,
+        "init": init,
+        "target_update_interval": target_update_interval,
+    }
+    at_once = n_workers * envs_per_worker
+    # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
+    buffer_per_environment = None if on_policy else 2.0 * updates_per_episode
+    if own_class is None:
+        if segment_length is not None:
+            raise UsageError(f"--segment-length: {algorithm} learns from whole episodes")
+        own: dict[str, Any] = {"critic_learning_rate": learning_rate, "critic_steps": critic_steps}
+        learning = policies.ALGORITHMS[algorithm].configured(**options, **(own if coma else {"double_q": double_q}))
+    else:
+        learning = policies.Algorithm.of_class(own_class, options, chosen)
+        if federated:
+            raise UsageError(f"--federated: batches of it have the fields of a team alone; {algorithm} needs its own")
+    schema = learning.schema(spec, segment_length)
+    replay: ReplayBuffer
+    if on_policy:
+        if prioritized:
+            name = "COMA" if coma else algorithm.rpartition(":")[2]
+            raise UsageError(f"{name} learns from each episode once, so there is nothing to prioritise")
+        # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
+        limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
+        replay = FreshEpisodes(schema, buffer_size)
+    else:
+        limiter = SampleToInsertRatio(
+            updates_per_episode,
+            min_size=max(learning_starts, batch_size),
+            error_buffer=max(2.0 * updates_per_episode * at_once, LEAST_BUFFER),
+        )
+        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(schema, buffer_size)
+
+    title = algorithm if own_class is None else own_class.__name__.lower()
+    topology = Topology(f"{title}_{spec.name}")
+    topology.before_start(partial(require, device), everywhere=False)  # the learner is on the head
+    topology.before_start(planned.prepare)
+    topology.before_start(policies.prepare)
+    learner = topology.node("learner", gpus=gpus_of(device))
+    monitor = learner.spawn("monitor", Monitor, title=f"{title} {spec.name}")
+    new_shard = partial(
+        PrioritizedEpisodeReplay,
+        spec,
+        max(batch_size, buffer_size // len(hosts.playing)),
+        alpha=0.6 if prioritized else 0.0,  # with 0 all episodes weigh the same
+    )
+    planned_shard = new_shard()
+    union = FederatedReplay(planned_shard.share_fields)
+    trajectories: Ref[Any] = (
+        learner.spawn("trajectories", FederatedTrajectories, replay=union, schema=planned_shard.schema)
+        if federated
+        else learner.spawn("trajectories", TrajectoryManager, replay=replay)
+    )
+    orchestrator = learner.spawn(
+        "orchestrator",
+        Orchestrator,
+        trajectories=trajectories,
+        monitor=monitor,
+        limiter=limiter,
+        buffer_per_environment=buffer_per_environment,
+        batch_size=batch_size,
+        goal_steps=steps,
+        eval_interval=eval_interval,
+        eval_episodes=eval_episodes,
+        final_eval_episodes=final_eval_episodes,
+        checkpoint_interval=checkpoint_interval,
+        drop_stale=drop_stale,
+        workers=n_workers,
+    )
+    trainer = learner.spawn(
+        "trainer",
+        Trainer,
+        spec=spec,
+        policy=learning.on_device(device).learner,
+        to=orchestrator,
+        priorities_to=trajectories if prioritized else None,
+        publish_interval=publish_interval,
+        threads=learner_threads,
+    )
+    evaluator = topology.node("evaluator").spawn(
+        "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
+    )
+    topology.require(trajectories, trainer, evaluator)
+    shards = (new_shard, trajectories) if federated else None
+    upstreams = (
+        plan_proxies(topology, hosts, to=orchestrator, fan_out=proxy_fan_out, shards=shards)
+        if proxy
+        else dict.fromkeys(hosts.playing, orchestrator)
+    )
+
+    def plan_worker(host: HostShape, number: int) -> Ref[Any]:
+        return topology.node(f"worker-{host.slot}-{number}", on=host).spawn(
+            "worker",
+            Worker,
+            env=workers_env,
+            policy=learning.acting,
+            to=upstreams[host],
+            n_envs=envs_per_worker,
+            exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
+            segment_length=segment_length,
+        )
+
+    topology.replicas_on("workers", counts, plan_worker, at_least=min_workers)
+    topology.until(orchestrator)
+    return topology
