@@ -26,7 +26,7 @@ from gymnasium.vector import SyncVectorEnv
 from components.envs import AsyncEnv, AsyncVectorEnv, Skirmish
 from components.envs.base import ALL, Env
 from components.envs.game_speed import GameSpeed
-from components.envs.gymnasium import SkirmishEnv
+from components.envs.skirmish.gymnasium import SkirmishEnv
 
 GAME = partial(GameSpeed, partial(Skirmish, "3m"))
 WARM_UP_S = 0.5

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from components.envs import Skirmish
 from components.envs.base import Env
-from components.envs.skirmish import Skirmish
 from components.policies import Iql, Qmix, Vdn
 from components.replay_buffers import EpisodeReplay, Episodes, PrioritizedEpisodeReplay
 from components.schedule import LinearSchedule

@@ -32,8 +32,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from components.compiling import COMPILED
 from components.envs import SCENARIOS, Skirmish, StarCraft2Env
+from components.envs.skirmish.compiling import COMPILED
 from components.envs.skirmish.kernel import tick, views
 from components.envs.skirmish.kernel.crowd import separate
 

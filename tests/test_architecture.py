@@ -5,6 +5,7 @@ Imports for types count everywhere: a module that cannot be read without another
 
 import ast
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,8 @@ ROOMS = (
 )
 """The rooms of orchestra, from the bottom. A module imports its own room and those below, not one beside it.
 `orchestra/__init__.py` and `orchestra/__main__.py` may import any room."""
+SIMULATOR = ROOT / "components" / "envs" / "skirmish"
+"""A package of its own that can be installed without the rest."""
 MODULES_AT_THE_TOP = 10
 LONGEST = 450
 """Lines of a module."""
@@ -42,10 +45,13 @@ def imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path} imports relatively"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                package = path.relative_to(ROOT).parts[: -node.level]
+                module = ".".join((*package, module) if module else package)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def module_of(path: Path) -> str:
@@ -70,6 +76,22 @@ def graph(floors: tuple[str, ...]) -> dict[str, set[str]]:
     modules = {module_of(path): path for floor in floors for path in files(floor)}
     inits = {module_of(folder / "__init__.py") for folder in FACES}
     return {name: modules.keys() & set(imports(path)) - inits - {name} for name, path in modules.items()}
+
+
+def test_the_simulator_alone_imports_relatively_and_imports_nothing_of_the_rest() -> None:
+    outside: dict[str, set[str]] = {}
+    for path in [path for floor in FLOORS for path in files(floor)]:
+        within = path.is_relative_to(SIMULATOR)
+        for node in ast.walk(ast.parse(path.read_text())):
+            relative = isinstance(node, ast.ImportFrom) and node.level > 0
+            assert within or not relative, f"{path} imports relatively"
+            if within and not relative and isinstance(node, ast.Import | ast.ImportFrom):
+                absolute = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                tops = {name.partition(".")[0] for name in absolute} - set(sys.stdlib_module_names)
+                outside.setdefault(path.name, set()).update(tops)
+    interfaces = {"gymnasium.py": {"gymnasium", "numpy"}, "pettingzoo.py": {"gymnasium", "numpy", "pettingzoo"}}
+    assert {name: outside.pop(name) for name in interfaces} == interfaces
+    assert set().union(*outside.values()) == {"numpy", "numba"}
 
 
 def floor_of(module: str) -> int:

@@ -3,10 +3,10 @@ from .asynchronous.env import AsyncEnv as AsyncEnv
 from .asynchronous.pool import EnvFailed as EnvFailed
 from .base import Env as Env
 from .base import EnvSpec as EnvSpec
+from .simulator import Skirmish as Skirmish
 from .skirmish.options import Features as Features
 from .skirmish.options import Rewards as Rewards
 from .skirmish.scenarios import SCENARIOS as SCENARIOS
 from .skirmish.scenarios import Scenario as Scenario
-from .skirmish.skirmish import Skirmish as Skirmish
 from .skirmish.smacv2 import StarCraftCapabilityEnvWrapper as StarCraftCapabilityEnvWrapper
 from .skirmish.starcraft2env import StarCraft2Env as StarCraft2Env

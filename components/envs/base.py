@@ -171,27 +171,3 @@ def preload(make: Callable[..., Env]) -> None:
         one = make(1, seed=0)
         one.preload()
         one.close()
-
-
-def check_mask(which: NDArray[Any], n_envs: int) -> None:
-    """Raise `ValueError` unless `which` is a mask of shape (B,)."""
-    if which.shape != (n_envs,) or which.dtype != np.bool_:
-        raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(n_envs,)}")
-
-
-def check_integers(actions: NDArray[Any], shape: tuple[int, ...], whose: str = "actions") -> None:
-    """Raise `ValueError` unless `actions` are integers of this shape."""
-    if actions.shape != shape or actions.dtype.kind not in "iu":
-        raise ValueError(f"{whose} are {actions.dtype} {actions.shape}, must be integers {shape}")
-
-
-def are_available(actions: NDArray[Any], available: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each action (B, A), any integer, is one of the available ones (B, A, U)."""
-    inside = (actions >= 0) & (actions < available.shape[-1])
-    taken = np.take_along_axis(available, np.where(inside, actions, 0)[..., None], axis=-1)
-    return np.asarray(inside & taken[..., 0], np.bool_)
-
-
-def not_available(action: str, available: NDArray[np.bool_]) -> ValueError:
-    """Return the refusal of an action of an agent that may take those of the mask `available` (U,)."""
-    return ValueError(f"{action} is not available, of these one is: {np.flatnonzero(available).tolist()}")

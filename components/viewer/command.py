@@ -9,7 +9,7 @@ from components.reporting.saved_policy import add_checkpoint_flag, load_policy
 from orchestra import FlagParser, RunDirectory, UsageError
 
 if TYPE_CHECKING:
-    from components.envs.skirmish import Skirmish
+    from components.envs import Skirmish
     from components.viewer.players import PlayerFactory
     from components.viewer.recording import Battle
 
@@ -60,7 +60,7 @@ def command(arguments: list[str]) -> int:
 
 def _played(played: str, policy: str | None, checkpoint: str | None, seed: int) -> tuple["Skirmish", "PlayerFactory"]:
     """Return the environment and the maker of its player."""
-    from components.envs.skirmish import Skirmish
+    from components.envs import Skirmish
     from components.viewer.players import PLAYERS, policy_player
 
     if not Path(played).is_dir():
@@ -80,7 +80,7 @@ def _played(played: str, policy: str | None, checkpoint: str | None, seed: int) 
 
 
 def _skirmish(scenario: str, seed: int) -> "Skirmish":
-    from components.envs.skirmish import Skirmish
+    from components.envs import Skirmish
 
     try:
         return Skirmish(scenario, 1, seed=seed)

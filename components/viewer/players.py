@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish import Skirmish
+from components.envs import Skirmish
 from components.envs.skirmish.kernel.constants import EAST, FIRST_TARGET, NO_OP, NORTH, SOUTH, STOP, WEST
 from components.policies.acting import ActingPolicy
 

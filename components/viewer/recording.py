@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish import Scenario, Skirmish
+from components.envs import Scenario, Skirmish
 from components.envs.skirmish.units import TICKS_PER_SECOND, UnitType
 from components.viewer.players import Player
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from components.compiling import COMPILED, CompiledPackage
+from components.envs.skirmish.compiling import COMPILED, CompiledPackage
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_change_in_a_function_that_is_called_from_another_file_is_seen(tmp_pat
         "from compiling_of import code\nfrom called import called\n@code.compiled\ndef told(x):\n    return called(x)\n"
     )
     (folder / "compiling_of.py").write_text(
-        "from pathlib import Path\nfrom components.compiling import CompiledPackage\n"
+        "from pathlib import Path\nfrom components.envs.skirmish.compiling import CompiledPackage\n"
         "code = CompiledPackage('loops', Path(__file__).parent)\n"
     )
 
@@ -130,13 +130,17 @@ def test_one_process_compiles_while_the_others_wait_and_nothing_is_compiled_twic
 
 @needs_compiler
 def test_progress_on_a_terminal_names_the_function_that_is_compiled(package, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
-    monkeypatch.setenv("COLUMNS", "100")
     stream = Stream()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
     package.compile_once("the loops", {"first_loop": list, "second_loop": list}, stream)
-    assert "second_loop" in stream.getvalue()
-    assert "1/2" in stream.getvalue()
+    assert "\r0/2  first_loop" in stream.getvalue()
+    assert "\r1/2  second_loop" in stream.getvalue()
     assert str(package.home) in stream.getvalue()
+
+
+def test_a_package_under_two_names_has_two_caches(sources, tmp_path):
+    names = {CompiledPackage("loops", sources, [tmp_path], module=name).fingerprint() for name in ("one", "two")}
+    assert len(names) == 2  # numba imports the module that it has noted
 
 
 @needs_compiler
@@ -166,7 +170,7 @@ def test_all_but_the_newest_five_caches_of_other_sources_are_removed(package):
 @needs_compiler
 def test_equal_sources_in_two_folders_are_compiled_once(tmp_path):
     source = (
-        "from pathlib import Path\nfrom components.compiling import CompiledPackage\n"
+        "from pathlib import Path\nfrom components.envs.skirmish.compiling import CompiledPackage\n"
         "CODE = CompiledPackage('loops', Path(__file__).parent, [Path(__file__).parents[1] / 'caches'])\n"
         "@CODE.compiled\ndef double(x):\n    return 2 * x\n"
     )

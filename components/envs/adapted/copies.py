@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import Env, are_available, not_available
+from components.envs.base import Env
+from components.envs.skirmish.checks import are_available, not_available
 from orchestra import UsageError
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from components.envs.adapted.copies import FieldEnv, checked_mask, limit_of
 from components.envs.adapted.gymnasium_copies import agent_spec, name_of
-from components.envs.base import ALL, Copies, check_mask
+from components.envs.base import ALL, Copies
+from components.envs.skirmish.checks import check_mask
 from orchestra import UsageError
 
 _NONE = np.empty(0, np.int64)

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from components.envs.asynchronous.hosted import FLAGS
 from components.envs.asynchronous.pool import Outcome, Pool, Result
-from components.envs.base import Copies, Env, EnvSpec, are_available, check_integers, check_mask, not_available
+from components.envs.base import Copies, Env, EnvSpec
+from components.envs.skirmish.checks import are_available, check_integers, check_mask, not_available
 
 _TURN_S = 0.5
 """Seconds after which `recv` returns none, so that a worker whose environments are slow reads its messages."""

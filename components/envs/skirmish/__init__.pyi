@@ -1,10 +1,11 @@
+from .battles import Battles as Battles
 from .map_registry import get_map_params as get_map_params
+from .multi_agent_env import MultiAgentEnv as MultiAgentEnv
 from .opposition import Opponent as Opponent
 from .opposition import Opposition as Opposition
 from .options import Features as Features
 from .options import Rewards as Rewards
 from .scenarios import SCENARIOS as SCENARIOS
 from .scenarios import Scenario as Scenario
-from .skirmish import Skirmish as Skirmish
 from .smacv2 import StarCraftCapabilityEnvWrapper as StarCraftCapabilityEnvWrapper
 from .starcraft2env import StarCraft2Env as StarCraft2Env

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from components.envs.skirmish.kernel import constants
-from components.envs.skirmish.unit_view import UnitView, distance
-from components.envs.skirmish.units import UNIT_TYPES, UnitType
+from .kernel import constants
+from .unit_view import UnitView, distance
+from .units import UNIT_TYPES, UnitType
 
 _TYPES: Mapping[int, UnitType] = {kind.type_id: kind for kind in UNIT_TYPES.values()}
 

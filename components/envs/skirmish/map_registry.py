@@ -1,17 +1,22 @@
-"""SMAC's registry of maps, and its names of difficulties."""
+"""SMAC's and SMACv2's registry of maps, and SMAC's names of difficulties."""
 
 from typing import Any
 
-from components.envs.skirmish.scenario_file import scenario_named
+from .scenario_file import scenario_named
+from .scenarios import SCENARIOS
+
+DRAWN_MAPS = {"10gen_terran": "terran", "10gen_protoss": "protoss", "10gen_zerg": "zerg"}
+"""The race of each of SMACv2's maps. How many units meet is a matter of its `capability_config`."""
 
 
 def get_map_params(map_name: str) -> dict[str, Any]:
-    """What SMAC's map registry says of a map.
+    """What the registry says of a map.
 
     Raises:
         ValueError: there is no such map; the message lists those there are.
     """
-    scenario = scenario_named(map_name)
+    drawn = map_name in DRAWN_MAPS
+    scenario = scenario_named(f"{DRAWN_MAPS[map_name]}_10_vs_10" if drawn else map_name)
     return {
         "n_agents": len(scenario.allies),
         "n_enemies": len(scenario.enemies),
@@ -20,7 +25,14 @@ def get_map_params(map_name: str) -> dict[str, Any]:
         "b_race": scenario.enemies[0].race[0].upper(),
         "unit_type_bits": len(scenario.ally_types),
         "map_type": scenario.map_type,
+        **({"map_name": "32x32_flat"} if drawn else {}),
     }
+
+
+def get_smac_map_registry() -> dict[str, dict[str, Any]]:
+    """What the registry says of each map of SMAC and SMACv2."""
+    fixed = [name for name, scenario in SCENARIOS.items() if scenario.draw is None]
+    return {name: get_map_params(name) for name in [*fixed, *DRAWN_MAPS]}
 
 
 DIFFICULTIES = {name: number for number, name in enumerate("123456789A", start=1)}

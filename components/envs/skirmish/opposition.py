@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import are_available, check_integers, not_available
-from components.envs.skirmish import kernel
-from components.envs.skirmish.kernel.constants import CELLS, Played, Seen
-from components.envs.skirmish.options import EDITIONS, Features
-from components.envs.skirmish.records import UNIT, records
-from components.envs.skirmish.scenarios import Scenario
-from components.envs.skirmish.tables import swap_sides
+from . import kernel
+from .checks import are_available, check_integers, not_available
+from .kernel.constants import CELLS, Played, Seen
+from .options import EDITIONS, Features
+from .records import UNIT, records
+from .scenarios import Scenario
+from .tables import swap_sides
 
 _TURNED = ("x", "goal_x", "hit_x"), ("y", "goal_y", "hit_y")
 _REVERSED = ("facing_x", "facing_y", "heading_x", "heading_y", "steer_x", "steer_y", "push_x", "push_y")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from components.envs.skirmish.scenarios import Scenario
+from .scenarios import Scenario
 
 
 def shield_bit(scenario: Scenario, *, enemies: bool) -> int:

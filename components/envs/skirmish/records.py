@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from components.compiling import COMPILED
-from components.envs.skirmish.options import Features, Rewards
+from .compiling import COMPILED
+from .options import Features, Rewards
 
 _FLOAT, _INT, _BOOL = np.float64, np.int64, np.bool_
 

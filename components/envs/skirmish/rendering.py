@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel.constants import CELLS
-from components.envs.skirmish.skirmish import Skirmish
+from .battles import Battles
+from .kernel.constants import CELLS
 
 Image = NDArray[np.uint8]
 
@@ -13,7 +13,7 @@ SIDES = ((0, 114, 178), (213, 94, 0))
 """Allies blue, enemies vermilion: Okabe and Ito's palette, which the colour-blind can tell apart."""
 
 
-def image_of(skirmish: Skirmish, b: int = 0, *, cell: int = 16) -> Image:
+def image_of(skirmish: Battles, b: int = 0, *, cell: int = 16) -> Image:
     """Draw one battle, seen from above, north up.
 
     A living unit is a disc of its size. The part of the disc from the bottom up shows its share of health and shield.

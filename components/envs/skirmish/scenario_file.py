@@ -24,120 +24,181 @@ Or armies drawn for each episode, instead of groups:
 """
 
 import tomllib
+from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from components.envs.skirmish.scenarios import SCENARIOS, Scenario, make_scenario
-from components.envs.skirmish.tables import kinds_table
-from components.envs.skirmish.terrain import MAP_SIZE, TERRAINS, Terrain, carved
+from .scenarios import SCENARIOS, Scenario, make_scenario
+from .tables import kinds_table
+from .terrain import MAP_SIZE, TERRAINS, Terrain, carved
 
 MOST_UNITS = 128
 """Of both sides together: what happens in a tick grows with the square of it."""
 
-Count = Annotated[int, Field(ge=1, le=MOST_UNITS)]
-Cells = Annotated[float, Field(ge=0.0, le=MAP_SIZE)]
+Check = Callable[[Any, str], Any]
+"""Returns a value of a file as it is used; raises `ValueError`, which says where it stands, if it is wrong."""
+
+_REQUIRED: Any = object()
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=False)
+def _number(least: float, most: float = inf, *, whole: bool = False, above: bool = False) -> Check:
+    kind = "an integer" if whole else "a number"
+    lower = f"above {least:g}" if above else f"at least {least:g}"
+    wanted = f"{kind} {lower}" if most == inf else f"{kind} from {least:g} to {most:g}"
+
+    def check(value: Any, where: str) -> float:
+        fits = isinstance(value, int) or (isinstance(value, float) and not whole)
+        if isinstance(value, bool) or not fits or not least <= value <= most or (above and value == least):
+            raise ValueError(f"{where} is {value!r}, must be {wanted}")
+        return value if whole else float(value)
+
+    return check
 
 
-class GroupTable(_Table):
-    """Some units of a side, and the point that they start round."""
+def _of_type(kind: type, words: str) -> Check:
+    def check(value: Any, where: str) -> Any:
+        if not isinstance(value, kind):
+            raise ValueError(f"{where} is {value!r}, must be {words}")
+        return value
 
-    units: Annotated[dict[str, Count], Field(min_length=1)]
-    at: tuple[Cells, Cells]
-
-
-class DrawTable(_Table):
-    """Armies that are drawn."""
-
-    allies: Count
-    enemies: Count
-    weights: Annotated[dict[str, Annotated[float, Field(gt=0.0)]], Field(min_length=1)]
-    never_alone: tuple[str, ...] = ()
-    surrounded: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-    types: tuple[str, ...] = ()
-    """The order of the one-hot columns; by name, if empty."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        for name in self.never_alone:
-            if name not in self.weights:
-                raise ValueError(f"never_alone names {name!r}, which has no weight")
-        if set(self.weights) <= set(self.never_alone):
-            raise ValueError("never_alone names all types: no army could be drawn")
-        if self.types and sorted(self.types) != sorted(self.weights):
-            raise ValueError(f"types must name each of {', '.join(self.weights)} once, and is {list(self.types)}")
-        return self
+    return check
 
 
-class ScenarioFile(_Table):
-    """The contents of a scenario file."""
+def _list_of(each: Check, size: int | None = None) -> Check:
+    def check(value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list) or (size is not None and len(value) != size):
+            raise ValueError(f"{where} is {value!r}, must be a list" + (f" of {size} values" if size else ""))
+        return [each(item, f"{where}.{k}") for k, item in enumerate(value)]
 
-    name: str = ""
-    limit: Annotated[int, Field(ge=1, le=10_000)]
-    terrain: str | list[tuple[int, int, int, int]] = "strip"
-    winding: bool = False
-    """Units look for ways round corners, as they must where rectangles make up a maze."""
-    allies: list[GroupTable] = []
-    enemies: list[GroupTable] = []
-    draw: DrawTable | None = None
-    march: tuple[Cells, Cells] | None = None
-    """Where the enemies march to; else to the first group of allies."""
-    hunts: bool = False
-    """Whether the enemies hunt the nearest ally at any distance."""
-    unit_ranges: bool = False
-    """Agents see and shoot as far as their units can, instead of 9 and 6 cells."""
+    return check
 
-    @model_validator(mode="after")
-    def _has_two_armies(self) -> Self:
-        if self.draw is not None and (self.allies or self.enemies or self.march is not None or self.hunts):
-            raise ValueError("[draw] takes the place of [[allies]], [[enemies]], march and hunts")
-        if self.draw is None and not (self.allies and self.enemies):
+
+def _by_name(each: Check) -> Check:
+    def check(value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict) or not value:
+            raise ValueError(f"{where} is {value!r}, must be a table with an entry at least")
+        return {name: each(item, f"{where}.{name}") for name, item in value.items()}
+
+    return check
+
+
+def _table(**fields: tuple[Check, Any]) -> Check:
+    """Return a check of a table with these fields, each with its default."""
+
+    def check(value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} is {value!r}, must be a table")
+        inside = f"{where}." if where else ""
+        for name in value:
+            if name not in fields:
+                raise ValueError(f"{inside}{name} is unknown; there are {', '.join(fields)}")
+        for name, (_, default) in fields.items():
+            if name not in value and default is _REQUIRED:
+                raise ValueError(f"{inside}{name} is missing")
+        return {
+            name: each(value[name], inside + name) if name in value else default
+            for name, (each, default) in fields.items()
+        }
+
+    return check
+
+
+_COUNT = _number(1, MOST_UNITS, whole=True)
+_POINT = _list_of(_number(0.0, MAP_SIZE), 2)
+_TEXT = _of_type(str, "a text")
+_FLAG = _of_type(bool, "true or false")
+_GROUPS = _list_of(_table(units=(_by_name(_COUNT), _REQUIRED), at=(_POINT, _REQUIRED)))
+_RECTANGLES = _list_of(_list_of(_of_type(int, "an integer"), 4))
+
+
+def _ground(value: Any, where: str) -> Any:
+    return value if isinstance(value, str) else _RECTANGLES(value, where)
+
+
+_DRAW = _table(
+    allies=(_COUNT, _REQUIRED),
+    enemies=(_COUNT, _REQUIRED),
+    weights=(_by_name(_number(0.0, above=True)), _REQUIRED),
+    never_alone=(_list_of(_TEXT), ()),
+    surrounded=(_number(0.0, 1.0), 0.5),
+    types=(_list_of(_TEXT), ()),  # the order of the one-hot columns; by name, if empty
+)
+_FILE = _table(
+    name=(_TEXT, ""),
+    limit=(_number(1, 10_000, whole=True), _REQUIRED),
+    terrain=(_ground, "strip"),
+    winding=(_FLAG, False),  # units look for ways round corners, as they must where rectangles make up a maze
+    allies=(_GROUPS, ()),
+    enemies=(_GROUPS, ()),
+    draw=(_DRAW, None),
+    march=(_POINT, None),  # where the enemies march to; else to the first group of allies
+    hunts=(_FLAG, False),  # whether the enemies hunt the nearest ally at any distance
+    unit_ranges=(_FLAG, False),  # agents see and shoot as far as their units can, instead of 9 and 6 cells
+)
+
+
+def _check_armies(table: Mapping[str, Any]) -> None:
+    """Raise `ValueError` unless there are two armies, in groups or drawn."""
+    draw = table["draw"]
+    if draw is None:
+        if not (table["allies"] and table["enemies"]):
             raise ValueError("a battle needs both [[allies]] and [[enemies]], or [draw]")
-        return self
+        return
+    if table["allies"] or table["enemies"] or table["march"] is not None or table["hunts"]:
+        raise ValueError("[draw] takes the place of [[allies]], [[enemies]], march and hunts")
+    for name in draw["never_alone"]:
+        if name not in draw["weights"]:
+            raise ValueError(f"draw: never_alone names {name!r}, which has no weight")
+    if set(draw["weights"]) <= set(draw["never_alone"]):
+        raise ValueError("draw: never_alone names all types: no army could be drawn")
+    if draw["types"] and sorted(draw["types"]) != sorted(draw["weights"]):
+        raise ValueError(f"draw: types must name each of {', '.join(draw['weights'])} once, and is {draw['types']}")
 
-    def ground(self) -> Terrain:
-        """Return the terrain."""
-        if isinstance(self.terrain, str):
-            try:
-                return TERRAINS[self.terrain]
-            except KeyError:
-                raise ValueError(f"there is no terrain {self.terrain!r}; there are {', '.join(TERRAINS)}") from None
-        if not self.terrain:
-            raise ValueError("terrain has no rectangle")
-        for south, north, west, east in self.terrain:
-            if not (0 <= south < north <= MAP_SIZE and 0 <= west < east <= MAP_SIZE):
-                raise ValueError(
-                    f"terrain [{south}, {north}, {west}, {east}] is no rectangle [south, north, west, east] within "
-                    f"{MAP_SIZE} x {MAP_SIZE} cells"
-                )
-        return carved(self.terrain, winding=self.winding)
 
-    def scenario(self, name: str) -> Scenario:
-        """Return the scenario; `name` is its name if the file gives none."""
-        scenario = make_scenario(
-            self.name or name,
-            map_type="own",
-            terrain=self.ground(),
-            march=() if self.march is None else (self.march,),
-            **self.model_dump(exclude={"name", "terrain", "winding", "march"}),
-        )
-        sides = {"allies": scenario.allies, "enemies": scenario.enemies}
-        if scenario.draw is not None:
-            sides = {"draw": scenario.draw.types}
-        for side, units in sides.items():
-            races = sorted({unit.race for unit in units})
-            if len(races) > 1:
-                # Whether there is a column for shields is a matter of race, in SMAC and so here.
-                raise ValueError(f"{side} are of several races ({', '.join(races)}), must be of one")
-        total = len(scenario.allies) + len(scenario.enemies)
-        if total > MOST_UNITS:
-            raise ValueError(f"{total} units are too many: {MOST_UNITS} at most")
-        return scenario
+def _terrain_of(table: Mapping[str, Any]) -> Terrain:
+    asked = table["terrain"]
+    if isinstance(asked, str):
+        try:
+            return TERRAINS[asked]
+        except KeyError:
+            raise ValueError(f"there is no terrain {asked!r}; there are {', '.join(TERRAINS)}") from None
+    if not asked:
+        raise ValueError("terrain has no rectangle")
+    for south, north, west, east in asked:
+        if not (0 <= south < north <= MAP_SIZE and 0 <= west < east <= MAP_SIZE):
+            raise ValueError(
+                f"terrain [{south}, {north}, {west}, {east}] is no rectangle [south, north, west, east] within "
+                f"{MAP_SIZE} x {MAP_SIZE} cells"
+            )
+    return carved([(south, north, west, east) for south, north, west, east in asked], winding=table["winding"])
+
+
+def scenario_of_table(table: Mapping[str, Any], name: str) -> Scenario:
+    """Return the scenario that the contents of a file describe; `name` is its name if they give none.
+
+    Raises:
+        ValueError: something is wrong; the message says what, where, and what may be.
+    """
+    checked = _FILE(table, "")
+    _check_armies(checked)
+    march = checked.pop("march")
+    terrain = _terrain_of(checked)
+    title = checked.pop("name") or name
+    del checked["terrain"], checked["winding"]
+    scenario = make_scenario(title, map_type="own", terrain=terrain, march=() if march is None else (march,), **checked)
+    sides = {"allies": scenario.allies, "enemies": scenario.enemies}
+    if scenario.draw is not None:
+        sides = {"draw": scenario.draw.types}
+    for side, units in sides.items():
+        races = sorted({unit.race for unit in units})
+        if len(races) > 1:
+            # Whether there is a column for shields is a matter of race, in SMAC and so here.
+            raise ValueError(f"{side} are of several races ({', '.join(races)}), must be of one")
+    total = len(scenario.allies) + len(scenario.enemies)
+    if total > MOST_UNITS:
+        raise ValueError(f"{total} units are too many: {MOST_UNITS} at most")
+    return scenario
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -153,13 +214,8 @@ def load_scenario(path: Path) -> Scenario:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"scenario file {path} is not TOML: {error}") from None
     try:
-        scenario = ScenarioFile.model_validate(table).scenario(path.stem)
+        scenario = scenario_of_table(table, path.stem)
         kinds_table(scenario, "liberty")  # looks whether there is room
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"scenario file {path}: {where + ': ' if where else ''}{said}") from None
     except ValueError as error:
         raise ValueError(f"scenario file {path}: {error}") from None
     return scenario

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.envs.skirmish.kernel.constants import FIRST_TARGET
-from components.envs.skirmish.terrain import TERRAINS, Terrain
-from components.envs.skirmish.units import UnitType, unit_named
+from .kernel.constants import FIRST_TARGET
+from .terrain import TERRAINS, Terrain
+from .units import UnitType, unit_named
 
 Point = tuple[float, float]
 

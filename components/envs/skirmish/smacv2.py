@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel import constants
-from components.envs.skirmish.rendering import Image
-from components.envs.skirmish.scenarios import SCENARIOS, Scenario, make_scenario
-from components.envs.skirmish.starcraft2env import StarCraft2Env
+from .kernel import constants
+from .map_registry import DRAWN_MAPS
+from .rendering import Image
+from .scenarios import SCENARIOS, Scenario, make_scenario
+from .starcraft2env import StarCraft2Env
 
-RACES = {"10gen_terran": "terran", "10gen_protoss": "protoss", "10gen_zerg": "zerg"}
-"""By SMACv2's names of maps."""
 _WAYS = {"surrounded_and_reflect": None, "surrounded": 1.0, "reflect_position": 0.0}
 """The share of episodes in which the allies are surrounded; None where `p` gives that of the others."""
 
@@ -22,7 +21,7 @@ def scenario_of(map_name: str, capability_config: Mapping[str, Any] | None) -> S
     """Return what SMACv2 plays on a map with a configuration.
 
     Args:
-        map_name: one of `RACES`; or a scenario such as `terran_5_vs_5`, which has its configuration in it.
+        map_name: one of `DRAWN_MAPS`; or a scenario such as `terran_5_vs_5`, which has its configuration in it.
         capability_config: SMACv2's dictionary: `n_units`, `n_enemies`, `team_gen` of type `weighted_teams`, and
             `start_positions` of type `surrounded_and_reflect`, `surrounded` or `reflect_position`.
 
@@ -32,10 +31,10 @@ def scenario_of(map_name: str, capability_config: Mapping[str, Any] | None) -> S
     drawn = [name for name, scenario in SCENARIOS.items() if scenario.draw is not None]
     if map_name in drawn:
         if capability_config is not None:
-            raise ValueError(f"{map_name} has a capability_config of its own; give one with {', '.join(RACES)}")
+            raise ValueError(f"{map_name} has a capability_config of its own; give one with {', '.join(DRAWN_MAPS)}")
         return SCENARIOS[map_name]
-    if map_name not in RACES:
-        raise ValueError(f"map_name is {map_name!r}, must be one of {', '.join([*RACES, *drawn])}")
+    if map_name not in DRAWN_MAPS:
+        raise ValueError(f"map_name is {map_name!r}, must be one of {', '.join([*DRAWN_MAPS, *drawn])}")
     if capability_config is None:
         raise ValueError(f"{map_name} needs a capability_config")
     known = {"n_units", "n_enemies", "team_gen", "start_positions"}
@@ -43,7 +42,7 @@ def scenario_of(map_name: str, capability_config: Mapping[str, Any] | None) -> S
         raise ValueError(f"capability_config[{others[0]!r}] is not supported; {', '.join(sorted(known))} are")
     if missing := sorted(known - capability_config.keys()):
         raise ValueError(f"capability_config has no {missing[0]!r}")
-    built_in = SCENARIOS[f"{RACES[map_name]}_5_vs_5"]
+    built_in = SCENARIOS[f"{DRAWN_MAPS[map_name]}_5_vs_5"]
     teams, places = capability_config["team_gen"], capability_config["start_positions"]
     _check("team_gen", teams, ("weighted_teams",))
     _check("start_positions", places, tuple(_WAYS))
@@ -83,7 +82,7 @@ def _check(name: str, table: Mapping[str, Any], allowed: tuple[str, ...]) -> Non
 
 
 class StarCraftCapabilityEnvWrapper:
-    """What `smacv2.env.starcraft2.wrapper.StarCraftCapabilityEnvWrapper` is, played by `Skirmish`.
+    """What `smacv2.env.starcraft2.wrapper.StarCraftCapabilityEnvWrapper` is, played by `Battles`.
 
     What it has no method for is looked up in the environment that it wraps, `env`. By default it plays SMACv2 as the
     published curves were made, without the later filter of enemies that nobody has found. What is not supported is
@@ -91,7 +90,7 @@ class StarCraftCapabilityEnvWrapper:
 
     Args:
         capability_config: see `scenario_of`; it is not changed.
-        map_name: one of `RACES`, or a scenario such as `terran_5_vs_5` with the published configuration.
+        map_name: one of `DRAWN_MAPS`, or a scenario such as `terran_5_vs_5` with the published configuration.
         use_unit_ranges: whether agents see and shoot as far as their units can, instead of 9 and 6 cells.
         min_attack_range: the least distance at which an attack may be ordered, with `use_unit_ranges`, in cells.
         others: arguments of `StarCraft2Env`.

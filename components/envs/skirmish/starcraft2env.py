@@ -7,22 +7,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.heuristic import choose_target, direction, heals
-from components.envs.skirmish.kernel import constants
-from components.envs.skirmish.map_registry import DIFFICULTIES
-from components.envs.skirmish.options import Edition, Features, Rewards, shield_bit
-from components.envs.skirmish.rendering import Image, image_of, text_of
-from components.envs.skirmish.scenarios import Scenario
-from components.envs.skirmish.skirmish import Skirmish
-from components.envs.skirmish.unit_command import UnitCommand, move, stop, strike
-from components.envs.skirmish.unit_queries import UnitQueries
-from components.envs.skirmish.units import Ruleset
+from .battles import Battles
+from .heuristic import choose_target, direction, heals
+from .kernel import constants
+from .map_registry import DIFFICULTIES
+from .multi_agent_env import MultiAgentEnv
+from .options import Edition, Features, Rewards, shield_bit
+from .rendering import Image, image_of, text_of
+from .scenarios import Scenario
+from .unit_command import UnitCommand, move, stop, strike
+from .unit_queries import UnitQueries
+from .units import Ruleset
 
 
-class StarCraft2Env(UnitQueries):
-    """What `smac.env.StarCraft2Env` is, played by `Skirmish`: same names, same arguments, same answers.
+class StarCraft2Env(UnitQueries, MultiAgentEnv):
+    """What `smac.env.StarCraft2Env` is, played by `Battles`: same names, same arguments, same answers.
 
-    `terminated` means here that the episode ended in any way, its limit included; use `Skirmish` to tell them apart.
+    `terminated` means here that the episode ended in any way, its limit included; use `Battles` to tell them apart.
     Arguments about the game's window, version and replays are taken and change nothing. With
     `obs_timestep_number` an observation is as long as `get_obs_size` says, which in SMAC it is not.
 
@@ -31,8 +32,8 @@ class StarCraft2Env(UnitQueries):
         obs_starcraft, fully_observable, action_mask, prob_obs_enemy, edition: see `Features`.
         divisor: on the maps of SMACv2, whether rewards are divided by what the enemies of this episode are worth, or by
             what those of the first were worth, as in the original.
-        ruleset: see `Skirmish`.
-        start_jitter: see `Skirmish`.
+        ruleset: see `Battles`.
+        start_jitter: see `Battles`.
         scenario: the scenario, in place of the one that `map_name` names.
 
     Raises:
@@ -149,7 +150,7 @@ class StarCraft2Env(UnitQueries):
             fixed_divisor=divisor == "first",
         )
         self._make_skirmish = partial(
-            Skirmish,
+            Battles,
             scenario or map_name,
             ruleset=ruleset,
             start_jitter=start_jitter,
@@ -165,7 +166,7 @@ class StarCraft2Env(UnitQueries):
         self.obs_own_pos = self._features.shows_own_position(self._scenario)
         self.n_agents = len(self._scenario.allies)
         self.n_enemies = len(self._scenario.enemies)
-        self.n_actions = self.skirmish.spec.n_actions
+        self.n_actions = self.skirmish.n_actions
         self.episode_limit = self._scenario.limit
         self.map_type = self._scenario.map_type
         self.shield_bits_ally = shield_bit(self._scenario, enemies=False)
@@ -327,11 +328,11 @@ class StarCraft2Env(UnitQueries):
 
     def get_obs_size(self) -> int:
         """O."""
-        return self.skirmish.spec.obs_size
+        return self.skirmish.obs_size
 
     def get_state_size(self) -> int:
         """S."""
-        return self.skirmish.spec.state_size
+        return self.skirmish.state_size
 
     def get_total_actions(self) -> int:
         """U."""

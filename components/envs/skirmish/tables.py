@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, SWEEP_TICKS
-from components.envs.skirmish.options import EDITIONS, Features, Rewards, shield_bit
-from components.envs.skirmish.records import KIND, RULES, UNIT
-from components.envs.skirmish.scenarios import Group, Scenario
-from components.envs.skirmish.terrain import MAP_SIZE, Terrain
-from components.envs.skirmish.units import TICKS_PER_SECOND, Ruleset, UnitType, armed
+from .kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, SWEEP_TICKS
+from .options import EDITIONS, Features, Rewards, shield_bit
+from .records import KIND, RULES, UNIT
+from .scenarios import Group, Scenario
+from .terrain import MAP_SIZE, Terrain
+from .units import TICKS_PER_SECOND, Ruleset, UnitType, armed
 
 SPAWN_GAP = 0.02
 

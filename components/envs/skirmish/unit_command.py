@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from components.envs.skirmish.kernel import constants
-from components.envs.skirmish.unit_view import Position, UnitView
+from .kernel import constants
+from .unit_view import Position, UnitView
 
 ABILITIES = {"stop": 4, "move": 16, "attack": 23, "heal": 386}
 """The game's numbers."""

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel.constants import CELLS, FULL_ENERGY, MIDDLE
-from components.envs.skirmish.scenarios import Scenario
-from components.envs.skirmish.skirmish import Skirmish
-from components.envs.skirmish.unit_view import UnitView, view_of
-from components.envs.skirmish.units import UNIT_TYPES, UnitType
+from .battles import Battles
+from .kernel.constants import CELLS, FULL_ENERGY, MIDDLE
+from .scenarios import Scenario
+from .unit_view import UnitView, view_of
+from .units import UNIT_TYPES, UnitType
 
 NORTH, SOUTH, EAST, WEST = range(4)
 """SMAC's numbers of the directions: two less than the numbers of the actions."""
@@ -31,7 +31,7 @@ class UnitQueries:
     map_type: str
     n_agents: int
     n_enemies: int
-    skirmish: Skirmish
+    skirmish: Battles
     episode_limit: int
     last_action: NDArray[np.float64]
     shield_bits_ally: int

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import hypot
 from typing import Any
 
-from components.envs.skirmish.units import UnitType
+from .units import UnitType
 
 
 @dataclass(frozen=True, slots=True)

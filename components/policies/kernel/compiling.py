@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from components.compiling import CompiledPackage
+from components.envs.skirmish.compiling import CompiledPackage
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-CODE = CompiledPackage("policies", Path(__file__).parent)
+CODE = CompiledPackage("policies", Path(__file__).parent, module=__name__)
 ARITHMETIC: Any = {"fastmath": {"contract"}}
 
 

@@ -21,7 +21,7 @@ def stage():
     """A function that sets up a battle by hand: whoever isn't mentioned is dead."""
 
     def set_up(env: Skirmish, allies: dict[int, Unit], enemies: dict[int, Unit], b: int = 0) -> None:
-        agents = env.spec.n_agents
+        agents = env.n_agents
         everybody = allies | {agents + e: unit for e, unit in enemies.items()}
         for i in range(env.units.shape[1]):
             fields = everybody.get(i, {"health": 0.0, "shield": 0.0})
@@ -102,7 +102,7 @@ def play():
         left = np.full(env.n_envs, each)
         returns, lengths = np.zeros(env.n_envs), np.zeros(env.n_envs)
         rows: list[tuple[float, float, bool, int, int]] = []
-        agents = env.spec.n_agents
+        agents = env.n_agents
         env.reset()
         while left.any():
             env.step(policy(env, rng))

@@ -1,15 +1,20 @@
 """PettingZoo's and Gymnasium's own checks, and that both play the battles that the simulator does."""
 
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-import components.envs.gymnasium  # noqa: F401  # it registers
+import components.envs.skirmish.gymnasium  # noqa: F401  # it registers
 from components.envs import SCENARIOS, Skirmish
-from components.envs.pettingzoo import SkirmishParallelEnv
+from components.envs.skirmish.pettingzoo import SkirmishParallelEnv
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the games that PettingZoo's own tests import
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 
 @pytest.mark.parametrize("scenario", ["3m", "MMM2", "zerg_5_vs_5"])
@@ -55,20 +60,20 @@ def test_a_parallel_env_wants_an_action_of_each_agent_and_says_which_it_replaced
 
 
 def test_every_scenario_is_registered() -> None:
-    assert {f"orchestra/Skirmish-{scenario}-v0" for scenario in SCENARIOS} <= gymnasium.registry.keys()
+    assert {f"skirmish/{scenario}-v0" for scenario in SCENARIOS} <= gymnasium.registry.keys()
     for scenario in ("3s_vs_5z", "terran_10_vs_11"):
-        env = gymnasium.make(f"orchestra/Skirmish-{scenario}-v0")
-        assert env.unwrapped._env.spec.name == scenario
+        env = gymnasium.make(f"skirmish/{scenario}-v0")
+        assert env.unwrapped._env.scenario.name == scenario
         env.close()
 
 
 @pytest.mark.parametrize("scenario", ["3m", "MMM2"])
 def test_gymnasium_s_own_check_passes(scenario: str) -> None:
-    check_env(gymnasium.make(f"orchestra/Skirmish-{scenario}-v0").unwrapped)
+    check_env(gymnasium.make(f"skirmish/{scenario}-v0").unwrapped)
 
 
 def test_what_is_not_available_becomes_stop_and_is_counted() -> None:
-    env, plain = gymnasium.make("orchestra/Skirmish-3m-v0"), Skirmish("3m", 1, seed=3)
+    env, plain = gymnasium.make("skirmish/3m-v0"), Skirmish("3m", 1, seed=3)
     env.reset(seed=3)
     plain.reset()
     seen, reward, _, _, info = env.step(np.array([0, 8, 4]))
@@ -81,7 +86,7 @@ def test_what_is_not_available_becomes_stop_and_is_counted() -> None:
 
 @pytest.mark.parametrize("scenario", ["3m", "2s3z"])
 def test_the_vector_env_begins_anew_in_the_same_step(scenario: str) -> None:
-    env = gymnasium.make_vec(f"orchestra/Skirmish-{scenario}-v0", num_envs=4, start_jitter=0.3)
+    env = gymnasium.make_vec(f"skirmish/{scenario}-v0", num_envs=4, start_jitter=0.3)
     plain = Skirmish(scenario, 4, seed=8, start_jitter=0.3)
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     seen, info = env.reset(seed=8)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.compiling import COMPILED
 from components.envs import SCENARIOS, Env, Skirmish
 from components.envs.skirmish import kernel, records
+from components.envs.skirmish.compiling import COMPILED
 
 ARRAYS = ("obs", "state", "available", "reward", "terminated", "truncated", "won", "units", "battles")
 

@@ -7,6 +7,6 @@ vectors, never angles, and the random numbers are integers.
 Names are imported when they are first used, and numba with them: a process that only plans a run does without.
 """
 
-import lazy_loader
+from ..lazy import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -4,12 +4,12 @@
 nobody commands the enemies. Arrays come in plain tuples: numba unpacks those faster than named ones.
 """
 
-from components.envs.skirmish.kernel.compiling import compiled
-from components.envs.skirmish.kernel.constants import Bools, Doubles, Ints, Outcome, Played, Records, Seen, Start, Ways
-from components.envs.skirmish.kernel.episode import judge, line_up
-from components.envs.skirmish.kernel.finding import ALL_IN_VIEW, find, forget_dead
-from components.envs.skirmish.kernel.tick import play_step
-from components.envs.skirmish.kernel.views import show
+from .compiling import compiled
+from .constants import Bools, Doubles, Ints, Outcome, Played, Records, Seen, Start, Ways
+from .episode import judge, line_up
+from .finding import ALL_IN_VIEW, find, forget_dead
+from .tick import play_step
+from .views import show
 
 
 @compiled

@@ -1,7 +1,7 @@
 """Chance: each battle carries its own random generator."""
 
-from components.envs.skirmish.kernel.compiling import inlined
-from components.envs.skirmish.kernel.constants import Record
+from .compiling import inlined
+from .constants import Record
 
 LOW_32 = 0xFFFFFFFF
 

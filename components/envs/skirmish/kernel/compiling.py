@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from components.compiling import CompiledPackage, import_numba
+from ..compiling import CompiledPackage, import_numba
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-CODE = CompiledPackage("skirmish", Path(__file__).parent)
+CODE = CompiledPackage("skirmish", Path(__file__).parent, module=__name__)
 
 compiled = CODE.compiled
 

@@ -2,9 +2,9 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled, inlined
-from components.envs.skirmish.kernel.constants import ADVANCE, Footing, Record, Records
-from components.envs.skirmish.kernel.ground import shift
+from .compiling import compiled, inlined
+from .constants import ADVANCE, Footing, Record, Records
+from .ground import shift
 
 STEER_REACH = 0.6
 STEER_AHEAD = 0.3

@@ -1,8 +1,8 @@
 """Drawing lots: who fights and from where, anew for each episode, as SMACv2 does (Ellis et al. 2023)."""
 
-from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import compiled
-from components.envs.skirmish.kernel.constants import CELLS, MIDDLE, Doubles, Record, Records
+from .chance import draw
+from .compiling import compiled
+from .constants import CELLS, MIDDLE, Doubles, Record, Records
 
 DIAGONALS = 4
 NO_MANS_LAND = 1.0  # allies start at least this far west of the middle, where the enemies mirror them

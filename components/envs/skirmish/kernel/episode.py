@@ -1,8 +1,8 @@
 """An episode of one battle: how it begins, what a step is worth, and when it ends."""
 
-from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import compiled
-from components.envs.skirmish.kernel.constants import (
+from .chance import draw
+from .compiling import compiled
+from .constants import (
     ADVANCE,
     FIRST_ENERGY,
     HUNT_EVERY,
@@ -13,8 +13,8 @@ from components.envs.skirmish.kernel.constants import (
     Records,
     Start,
 )
-from components.envs.skirmish.kernel.drawing import draw_armies, drawn_divisor
-from components.envs.skirmish.kernel.ground import is_open, stay_inside
+from .drawing import draw_armies, drawn_divisor
+from .ground import is_open, stay_inside
 
 
 @compiled

@@ -1,8 +1,8 @@
 """Finding: which agents have heard of which enemies, in the later edition of SMACv2."""
 
-from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import compiled
-from components.envs.skirmish.kernel.constants import Record, Records
+from .chance import draw
+from .compiling import compiled
+from .constants import Record, Records
 
 ALL_IN_VIEW, AS_PUBLISHED, AS_INTENDED = 0, 1, 2
 """Indexes of `options.EDITIONS`."""

@@ -2,8 +2,8 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import inlined
-from components.envs.skirmish.kernel.constants import AIR, CELLS, CLEAR, GIANT, Footing, Record
+from .compiling import inlined
+from .constants import AIR, CELLS, CLEAR, GIANT, Footing, Record
 
 WALL_REACH = 0.5  # how near blocked cells let the largest come: those are coarser than the game's own ground
 

@@ -2,9 +2,9 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled, inlined
-from components.envs.skirmish.kernel.constants import FULL_ENERGY, Record, Records
-from components.envs.skirmish.kernel.ground import distance
+from .compiling import compiled, inlined
+from .constants import FULL_ENERGY, Record, Records
+from .ground import distance
 
 ENERGY_REGEN = 0.5625 / 16.0
 ENERGY_PER_HEALTH = 0.33

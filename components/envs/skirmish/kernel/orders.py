@@ -2,8 +2,8 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import inlined
-from components.envs.skirmish.kernel.constants import (
+from .compiling import inlined
+from .constants import (
     ADVANCE,
     AIR,
     ATTACK,
@@ -21,7 +21,7 @@ from components.envs.skirmish.kernel.constants import (
     Records,
     Ways,
 )
-from components.envs.skirmish.kernel.healing import can_be_healed
+from .healing import can_be_healed
 
 COS_TURN, SIN_TURN = 0.4616948, 0.8870355  # 62.49 degrees: 999.84 a second
 COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot or to walk

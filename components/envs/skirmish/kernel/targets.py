@@ -2,8 +2,8 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled, inlined
-from components.envs.skirmish.kernel.constants import (
+from .compiling import compiled, inlined
+from .constants import (
     AIR,
     ATTACK,
     HELP_EVERY,
@@ -14,7 +14,7 @@ from components.envs.skirmish.kernel.constants import (
     Record,
     Records,
 )
-from components.envs.skirmish.kernel.ground import distance
+from .ground import distance
 
 EVERYWHERE = 1e9
 

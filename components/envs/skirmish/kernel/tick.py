@@ -1,8 +1,8 @@
 """One tick of one battle, a sixteenth of a second; and one step, which is several."""
 
-from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import compiled
-from components.envs.skirmish.kernel.constants import (
+from .chance import draw
+from .compiling import compiled
+from .constants import (
     ATTACK,
     FIRST_TARGET,
     HUNT_EVERY,
@@ -15,13 +15,13 @@ from components.envs.skirmish.kernel.constants import (
     Records,
     Ways,
 )
-from components.envs.skirmish.kernel.crowd import separate
-from components.envs.skirmish.kernel.ground import shift
-from components.envs.skirmish.kernel.healing import choose_patient, heal
-from components.envs.skirmish.kernel.orders import decide, find_way, give_order
-from components.envs.skirmish.kernel.targets import choose_target, hunt_all
-from components.envs.skirmish.kernel.views import may_reach
-from components.envs.skirmish.kernel.weapons import burst_all, land, shoot
+from .crowd import separate
+from .ground import shift
+from .healing import choose_patient, heal
+from .orders import decide, find_way, give_order
+from .targets import choose_target, hunt_all
+from .views import may_reach
+from .weapons import burst_all, land, shoot
 
 
 @compiled

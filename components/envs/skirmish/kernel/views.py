@@ -2,8 +2,8 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled, inlined
-from components.envs.skirmish.kernel.constants import (
+from .compiling import compiled, inlined
+from .constants import (
     CELLS,
     EAST,
     FIRST_TARGET,
@@ -21,8 +21,8 @@ from components.envs.skirmish.kernel.constants import (
     Record,
     Records,
 )
-from components.envs.skirmish.kernel.finding import ALL_IN_VIEW
-from components.envs.skirmish.kernel.ground import is_open
+from .finding import ALL_IN_VIEW
+from .ground import is_open
 
 
 @inlined

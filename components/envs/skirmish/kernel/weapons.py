@@ -2,9 +2,9 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import compiled, inlined
-from components.envs.skirmish.kernel.constants import (
+from .chance import draw
+from .compiling import compiled, inlined
+from .constants import (
     AIR,
     BEAM_TICKS,
     SWEEP_DELAY,
@@ -14,8 +14,8 @@ from components.envs.skirmish.kernel.constants import (
     Record,
     Records,
 )
-from components.envs.skirmish.kernel.ground import distance
-from components.envs.skirmish.kernel.targets import call_for_help
+from .ground import distance
+from .targets import call_for_help
 
 LEAST_DAMAGE = 0.5
 SWEEP_REACH = 0.15  # how far to both sides of its line a beam hurts

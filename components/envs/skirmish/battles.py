@@ -1,20 +1,20 @@
-"""B battles of one scenario, as an environment."""
+"""B battles of one scenario, stepped together, answering in arrays that are allocated once."""
 
 from collections.abc import Callable, Mapping
 from operator import index
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import Env, EnvSpec, check_integers, check_mask, not_available
-from components.envs.skirmish import kernel
-from components.envs.skirmish.opposition import Opponent, Opposition
-from components.envs.skirmish.options import Features, Rewards
-from components.envs.skirmish.records import BATTLE, UNIT, records
-from components.envs.skirmish.scenario_file import scenario_named
-from components.envs.skirmish.scenarios import Scenario
-from components.envs.skirmish.tables import (
+from . import kernel
+from .checks import check_integers, check_mask, not_available
+from .opposition import Opponent, Opposition
+from .options import Features, Rewards
+from .records import BATTLE, UNIT, records
+from .scenario_file import scenario_named
+from .scenarios import Scenario
+from .tables import (
     catalogue_table,
     damage_table,
     fresh_table,
@@ -22,21 +22,50 @@ from components.envs.skirmish.tables import (
     rules_table,
     spiral_table,
 )
-from components.envs.skirmish.units import Ruleset, UnitType
+from .units import Ruleset, UnitType
 
 HARDEST = 10
 MOST_FINDERS = 62
 """Agents of which a 64-bit number can hold who has heard of an enemy."""
 
 
-class Skirmish(Env):
+class Options(TypedDict, total=False):
+    """The options of `Battles`, which describes them."""
+
+    seed: int
+    first: int
+    ruleset: Ruleset
+    start_jitter: float
+    features: Features | None
+    rewards: Rewards | None
+    step_mul: int
+    move_amount: float
+    difficulty: int
+    opponent: Opponent | None
+
+
+class Battles:
     """The StarCraft multi-agent challenge without StarCraft: B battles, played by one compiled kernel.
 
     Sizes, observations, states, available actions, rewards and limits are those of SMAC (Samvelyan et al., 2019); how
     units move and fight is modelled on the game's data. `docs/simulator.md` says what differs.
 
     A battle is determined by `seed`, its number and the actions taken in it: battle 5 of 64 is, bit for bit, the
-    only battle of `Skirmish(scenario, 1, seed=seed, first=5)`. `step` and `reset` release the GIL.
+    only battle of `Battles(scenario, 1, seed=seed, first=5)`. `step` and `reset` release the GIL.
+
+    The arrays are the simulator's own memory: `step` and `reset` overwrite them, so copy what must last. Reset is
+    explicit: a battle that has ended keeps its last observation until `reset` names it. With A agents of O columns and
+    U actions, and a state of S columns:
+
+    Attributes:
+        obs: (B, A, O) float32, the observation of each agent.
+        state: (B, S) float32, what only a critic sees.
+        available: (B, A, U) bool, what each may do: 0 nothing, for the dead; 1 stop; 2 to 5 move north, south, east,
+            west; 6 + k attack enemy k, or heal friend k.
+        reward: (B,) float32, the team's, for the step just made.
+        terminated: (B,) bool, the battle was decided.
+        truncated: (B,) bool, it was cut at `episode_limit`.
+        won: (B,) bool, it ended with a win.
 
     Args:
         scenario: the map of SMAC or SMACv2, as `8m` or `terran_5_vs_5`; or a scenario file, as `mine.toml`
@@ -99,15 +128,17 @@ class Skirmish(Env):
             raise ValueError(
                 f"edition {self.features.edition!r} is for {MOST_FINDERS} agents at most, not for {agents}"
             )
-        self.spec = EnvSpec(
-            name=self.scenario.name,
-            n_agents=agents,
-            n_actions=self.scenario.n_actions,
-            obs_size=self.features.obs_size(self.scenario),
-            state_size=self.features.state_size(self.scenario),
-            episode_limit=self.scenario.limit,
-        )
-        self._allocate()
+        self.n_agents = agents
+        self.n_actions = self.scenario.n_actions
+        self.obs_size = self.features.obs_size(self.scenario)
+        self.state_size = self.features.state_size(self.scenario)
+        self.episode_limit = self.scenario.limit
+        """Steps after which an episode is cut."""
+        self.obs = np.zeros((self.n_envs, agents, self.obs_size), np.float32)
+        self.state = np.zeros((self.n_envs, self.state_size), np.float32)
+        self.available = np.zeros((self.n_envs, agents, self.n_actions), np.bool_)
+        self.reward = np.zeros(self.n_envs, np.float32)
+        self.terminated, self.truncated, self.won = np.zeros((3, self.n_envs), np.bool_)
         self.units = records(np.zeros((n_envs, agents + enemies), dtype=UNIT))
         """(B, N) of `records.UNIT`, allies first. After writing to it, call `show`."""
         self.battles = records(np.zeros(n_envs, dtype=BATTLE))
@@ -149,7 +180,7 @@ class Skirmish(Env):
         self._ground = (damage_table(self.scenario, ruleset), terrain.ways())
 
     def __repr__(self) -> str:
-        return f"<Skirmish {self.spec.name} x {self.n_envs}>"
+        return f"<{type(self).__name__} {self.scenario.name} x {self.n_envs}>"
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
         """Start a new episode in the battles that `which` (B,) names; in all of them without it.
@@ -175,7 +206,7 @@ class Skirmish(Env):
 
     def _calls(self) -> dict[str, Callable[[], object]]:
         """Return a call of each function of the kernel, with no battle at all."""
-        actions = np.zeros((0, self.spec.n_agents), np.int64)
+        actions = np.zeros((0, self.n_agents), np.int64)
         units, battles, *others = self._played
         none = (units, battles[:0], *others)
         return {
@@ -198,11 +229,11 @@ class Skirmish(Env):
 
     def _checked(self, actions: NDArray[Any]) -> NDArray[np.int64]:
         actions = np.asarray(actions)
-        check_integers(actions, (self.n_envs, self.spec.n_agents))
+        check_integers(actions, (self.n_envs, self.n_agents))
         actions = np.ascontiguousarray(actions, dtype=np.int64)
         refused = kernel.first_refused(actions, self.battles, self.available)
         if refused >= 0:
-            b, i = divmod(refused, self.spec.n_agents)
+            b, i = divmod(refused, self.n_agents)
             if self.battles["over"][b]:
                 raise ValueError(f"battle {b} is over: reset it before stepping on")
             raise not_available(f"battle {b}, agent {i}: action {actions[b, i]}", self.available[b, i])

@@ -1,4 +1,4 @@
-"""The simulator in Gymnasium (extra `gymnasium`): to import this file registers `orchestra/Skirmish-8m-v0` and others.
+"""The simulator in Gymnasium (extra `gymnasium`): to import this file registers `skirmish/8m-v0` and others.
 
 One learner commands the whole team: an observation holds all agents', an action names one for each. B battles, A
 agents, O observation size, U actions.
@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from components.envs.masks import possible
-from components.envs.skirmish.scenarios import SCENARIOS
-from components.envs.skirmish.skirmish import Skirmish
+from .battles import Battles
+from .masks import possible
+from .scenarios import SCENARIOS
 
 
 class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
@@ -30,7 +30,7 @@ class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     def __init__(self, scenario: str = "8m", *, render_mode: None = None, **options: Any) -> None:
         self.render_mode = render_mode
         self._scenario, self._options = scenario, options
-        self._env = Skirmish(scenario, 1, **options)
+        self._env = Battles(scenario, 1, **options)
         self.observation_space, self.action_space = _spaces(self._env)
 
     def reset(
@@ -39,7 +39,7 @@ class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
         """Start a battle; with a seed, the first that follows from it. There are no `options`."""
         super().reset(seed=seed)
         if seed is not None:
-            self._env = Skirmish(self._scenario, 1, **(self._options | {"seed": seed}))
+            self._env = Battles(self._scenario, 1, **(self._options | {"seed": seed}))
         self._env.reset()
         return self._env.obs[0].copy(), self._info(0)
 
@@ -70,7 +70,7 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
 
     def __init__(self, num_envs: int = 1, scenario: str = "8m", **options: Any) -> None:
         self._scenario, self._options = scenario, options
-        self._env = Skirmish(scenario, num_envs, **options)
+        self._env = Battles(scenario, num_envs, **options)
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = _spaces(self._env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -87,7 +87,7 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
         if isinstance(seed, list):
             raise ValueError("a list of seeds was given; battles share one seed, in which each has its own number")
         if seed is not None:
-            self._env = Skirmish(self._scenario, self.num_envs, **(self._options | {"seed": seed}))
+            self._env = Battles(self._scenario, self.num_envs, **(self._options | {"seed": seed}))
         self._env.reset()
         return self._env.obs.copy(), self._info(np.zeros(self.num_envs, np.int64))
 
@@ -117,20 +117,19 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
         return infos | {f"_{key}": np.ones(self.num_envs, np.bool_) for key in infos}
 
 
-def _spaces(env: Skirmish) -> tuple[Any, Any]:
-    spec = env.spec
-    seen = spaces.Box(-1.0, 1.0, (spec.n_agents, spec.obs_size), np.float32)
-    return seen, spaces.MultiDiscrete([spec.n_actions] * spec.n_agents)
+def _spaces(env: Battles) -> tuple[Any, Any]:
+    seen = spaces.Box(-1.0, 1.0, (env.n_agents, env.obs_size), np.float32)
+    return seen, spaces.MultiDiscrete([env.n_actions] * env.n_agents)
 
 
-def _infos(env: Skirmish) -> dict[str, NDArray[Any]]:
+def _infos(env: Battles) -> dict[str, NDArray[Any]]:
     mask = env.available.astype(np.int8)
     return {"action_mask": mask, "state": env.state.copy(), "battle_won": env.won.copy()}
 
 
 for _name in SCENARIOS:
     gymnasium.register(
-        f"orchestra/Skirmish-{_name}-v0",
+        f"skirmish/{_name}-v0",
         entry_point=f"{__name__}:SkirmishEnv",
         vector_entry_point=f"{__name__}:SkirmishVectorEnv",
         kwargs={"scenario": _name},

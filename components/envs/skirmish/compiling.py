@@ -17,14 +17,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO, TypeVar, cast
 
-from orchestra import UsageError
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 KEPT_CACHES = 5
 """Caches of other sources that stay: several checkouts share a place."""
 _COPIED = 315_532_800
 """The time of copies, in seconds since 1970. numba takes a source with another time for another one."""
+CLEAR = "\x1b[K"
+"""Erases the rest of a terminal's line."""
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() in ("", "0")
 """False under `NUMBA_DISABLE_JIT=1`. It is known without numba, which only the processes that compute import."""
 
@@ -33,13 +33,13 @@ def import_numba() -> Any:  # its settings are made at run time, which no type c
     """Import numba and return it.
 
     Raises:
-        UsageError: a configuration file says otherwise than the environment whether numba compiles.
+        ValueError: a configuration file says otherwise than the environment whether numba compiles.
     """
     import numba  # 50 MB, and a tenth of a second
 
     config: Any = numba.config
     if bool(config.DISABLE_JIT) == COMPILED:
-        raise UsageError("numba's DISABLE_JIT is set in a configuration file; set NUMBA_DISABLE_JIT=1 instead")
+        raise ValueError("numba's DISABLE_JIT is set in a configuration file; set NUMBA_DISABLE_JIT=1 instead")
     return numba
 
 
@@ -53,10 +53,12 @@ class CompiledPackage:
         sources: the folder of the package.
         places: candidates for the parent of the cache's folder. The default is `NUMBA_CACHE_DIR` where it is set, then
             the user's cache, then the package's `__pycache__`.
+        module: a module of the package, by its full name. numba notes it in the cache, so that a package that is
+            installed under two names has two caches.
     """
 
-    def __init__(self, name: str, sources: Path, places: list[Path] | None = None) -> None:
-        self.name, self._sources = name, sources
+    def __init__(self, name: str, sources: Path, places: list[Path] | None = None, *, module: str = "") -> None:
+        self.name, self._sources, self._module = name, sources, module
         if places is None:
             places = [Path.home() / ".cache" / "orchestra", sources / "__pycache__"]
             if folder := import_numba().config.CACHE_DIR:
@@ -66,8 +68,8 @@ class CompiledPackage:
         self._complete = not COMPILED
 
     def fingerprint(self) -> str:
-        """Return a digest of the package's Python files, of Python's version and of numba's."""
-        digest = hashlib.sha256(f"{sys.version} {import_numba().__version__}".encode())
+        """Return a digest of the package's Python files and module, of Python's version and of numba's."""
+        digest = hashlib.sha256(f"{self._module} {sys.version} {import_numba().__version__}".encode())
         for path in [Path(__file__), *sorted(self._sources.glob("*.py"))]:
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
@@ -140,20 +142,15 @@ class CompiledPackage:
         self._complete = True
 
     def _compile(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
         print(f"Compiling {title} for this machine, once; the result stays in {self.home}", file=stream, flush=True)
         start = perf_counter()
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-        console = Console(file=stream)
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("", total=len(calls))
-            for n_done, (name, call) in enumerate(calls.items()):
-                bar.update(task, description=name, completed=n_done)
-                call()
+        for n_done, (name, call) in enumerate(calls.items()):
+            if stream.isatty():
+                print(f"\r{n_done}/{len(calls)}  {name}{CLEAR}", end="", file=stream, flush=True)
+            call()
         (self.home / "complete").touch()
-        print(f"Compiled {title} in {perf_counter() - start:.0f} s", file=stream, flush=True)
+        back = f"\r{CLEAR}" if stream.isatty() else ""
+        print(f"{back}Compiled {title} in {perf_counter() - start:.0f} s", file=stream, flush=True)
         others = [folder for folder in self.home.parent.glob(f"{self.name}-*") if folder != self.home]
         for old in sorted(others, key=lambda folder: folder.stat().st_mtime)[:-KEPT_CACHES]:
             shutil.rmtree(old, ignore_errors=True)

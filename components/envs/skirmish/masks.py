@@ -3,12 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import are_available
-from components.envs.skirmish.kernel.constants import NO_OP, STOP
-from components.envs.skirmish.skirmish import Skirmish
+from .battles import Battles
+from .checks import are_available
+from .kernel.constants import NO_OP, STOP
 
 
-def possible(env: Skirmish, actions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def possible(env: Battles, actions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Replace unavailable actions by *stop* (*nothing* for the dead); return both the actions and where, (B, A).
 
     Raises:

@@ -7,8 +7,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from components.envs.masks import possible
-from components.envs.skirmish.skirmish import Skirmish
+from .battles import Battles
+from .masks import possible
 
 Seen = dict[str, NDArray[Any]]
 """`observation` (O,) float32 in [-1, 1], and `action_mask` (U,) int8: 1 for each action that is available."""
@@ -23,32 +23,36 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
     much code of PettingZoo knows no masks.
 
     Args:
-        scenario: as for `Skirmish`.
+        scenario: as for `Battles`.
         seed: of the battles, until `reset` names another.
-        options: whatever else `Skirmish` takes.
+        options: whatever else `Battles` takes.
 
     Raises:
-        ValueError: as `Skirmish`.
+        ValueError: as `Battles`.
     """
 
     def __init__(self, scenario: str = "8m", *, seed: int = 0, **options: Any) -> None:
         self._scenario, self._options = scenario, options
-        self._env = Skirmish(scenario, 1, seed=seed, **options)
+        self._env = Battles(scenario, 1, seed=seed, **options)
         self.render_mode = None
-        self.metadata = {"name": f"skirmish_{self._env.spec.name}_v0", "render_modes": [], "is_parallelizable": True}
-        spec = self._env.spec
-        self.possible_agents = [f"agent_{i}" for i in range(spec.n_agents)]
+        self.metadata = {
+            "name": f"skirmish_{self._env.scenario.name}_v0",
+            "render_modes": [],
+            "is_parallelizable": True,
+        }
+        env = self._env
+        self.possible_agents = [f"agent_{i}" for i in range(env.n_agents)]
         self.agents: list[str] = []
         self.observation_spaces = {
             agent: spaces.Dict(
                 {
-                    "observation": spaces.Box(-1.0, 1.0, (spec.obs_size,), np.float32),
-                    "action_mask": spaces.MultiBinary(spec.n_actions),
+                    "observation": spaces.Box(-1.0, 1.0, (env.obs_size,), np.float32),
+                    "action_mask": spaces.MultiBinary(env.n_actions),
                 }
             )
             for agent in self.possible_agents
         }
-        self.action_spaces = {agent: spaces.Discrete(spec.n_actions) for agent in self.possible_agents}
+        self.action_spaces = {agent: spaces.Discrete(env.n_actions) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> spaces.Dict:
         """What an agent may see."""
@@ -63,7 +67,7 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
     ) -> tuple[dict[str, Seen], dict[str, dict[str, Any]]]:
         """Start a battle; with a seed, the first that follows from it. There are no `options`."""
         if seed is not None:
-            self._env = Skirmish(self._scenario, 1, seed=seed, **self._options)
+            self._env = Battles(self._scenario, 1, seed=seed, **self._options)
         self._env.reset()
         self.agents = list(self.possible_agents)
         return self._seen(), self._infos(np.zeros(len(self.agents), np.bool_))

@@ -1,0 +1,1 @@
+"""SMAC's package of the game's environment."""
