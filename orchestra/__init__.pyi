@@ -56,6 +56,7 @@ from .runs.api import run as run
 from .runs.api import run_async as run_async
 from .runs.api import start as start
 from .runs.experiment import build as build
+from .runs.experiment import code_file as code_file
 from .runs.experiment import extends as extends
 from .runs.experiment import import_file as import_file
 from .runs.experiment import load_experiment as load_experiment

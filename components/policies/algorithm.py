@@ -12,7 +12,7 @@ from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
 from components.policies.acting import ActingPolicy, epsilon_greedy, recurrent_acting, softmax_mixture
 from components.policies.base import Policy
-from orchestra import UsageError, import_file
+from orchestra import UsageError, code_file, import_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def class_of(algorithm: str | type[Policy]) -> type[Policy] | None:
         return cast("type[Policy] | None", found)
     file_text, _, name = known.rpartition(":")
     path = Path(file_text)
-    if not path.exists():
+    if not code_file(path).exists():
         raise UsageError(f"--algorithm: there is no file {file_text!r}")
     found = getattr(import_file(path, "algorithm"), name, None)
     if not isinstance(found, type) or not issubclass(found, Policy):

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from orchestra.actors.message import Message
-from orchestra.hosts.bundle import our_files
+from orchestra.hosts.collected_code import our_files
 from orchestra.wire.frames import VERSION
 
 LIBRARIES = ("numpy", "pydantic", "msgpack", "numba", "torch")

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestra.errors import UsageError
-from orchestra.hosts.bundle import PACKAGES, PROJECT, Bundle, UnpackedCode, our_files
+from orchestra.hosts.bundle import MANIFEST, PROJECT, Bundle, UnpackedCode
+from orchestra.hosts.collected_code import our_files
 from orchestra.runs.experiment import recorded_experiment
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.trace.format.records import Experiment
@@ -51,11 +52,11 @@ def changed(trace: Path, experiment: Experiment) -> Bundle | None:
     if (bundle := _kept(trace, experiment)) is None:
         return None
     contents, ours = bundle.contents(), our_files()
-    root = _root_of(bundle, checkout_file(trace, experiment))
+    roots = _roots_of(bundle, checkout_file(trace, experiment))
     for name, content in contents.items():
-        top, _, rest = name.partition("/")
-        path = {PACKAGES: ours.get(name), PROJECT: root / rest}.get(top)
-        if top in (PACKAGES, PROJECT) and (path is None or not path.is_file() or path.read_bytes() != content):
+        above = next((folder for folder in roots if name.startswith(f"{folder}/")), None)
+        path = ours.get(name) if above is None else roots[above] / name.removeprefix(f"{above}/")
+        if name != MANIFEST and (path is None or not path.is_file() or path.read_bytes() != content):
             return bundle
     return None
 
@@ -86,10 +87,11 @@ def _kept(trace: Path, experiment: Experiment) -> Bundle | None:
     return None if run is None or not experiment.code else run.read_code(experiment.code)
 
 
-def _root_of(bundle: Bundle, file: Path) -> Path:
-    """Return the project root in which an experiment's file lies."""
-    depth = len(Path(_unpacked(bundle.digest, bundle.data).experiment_name).parts)
-    return file.parents[depth - 1]
+def _roots_of(bundle: Bundle, file: Path) -> dict[str, Path]:
+    """Return the project roots by their folders in a bundle: that in which an experiment's file lies, and others."""
+    code = _unpacked(bundle.digest, bundle.data)
+    depth = len(Path(code.experiment_name).parts)
+    return {PROJECT: file.parents[depth - 1], **code.elsewhere}
 
 
 @functools.cache

@@ -24,7 +24,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 from orchestra import log
 from orchestra.clock import Clock, RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
-from orchestra.hosts.bundle import Bundle, make
+from orchestra.hosts.bundle import Bundle
+from orchestra.hosts.collected_code import make
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
@@ -201,7 +202,8 @@ def code_of(planned: PlannedRun) -> Bundle | None:
     hosts = planned.hosts
     ships = [*planned.topology.shipped, *(() if hosts is None else map(Path, hosts.ship))]
     try:
-        return make(planned.launch.experiment, ships, installed=hosts is not None and hosts.code == "installed")
+        installed = hosts is not None and hosts.code == "installed"
+        return make(planned.launch.experiment, ships, planned.topology.named_files, installed=installed)
     except UsageError as error:
         if hosts is not None:
             raise

@@ -7,6 +7,7 @@ that names the file and the line.
 import functools
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from orchestra.errors import UsageError
+from orchestra.hosts.bundle import UnpackedCode
 from orchestra.hosts.shape import Hosts, HostShape, this_machine
 from orchestra.runs.flags import Flags
 from orchestra.runs.import_names import import_folder
@@ -28,6 +30,10 @@ NAME = "experiment"
 """The function of a file that `orchestra run` calls."""
 importing: ContextVar[Path | None] = ContextVar("importing", default=None)
 """The experiment's file that is being imported, if one is."""
+_named: ContextVar[set[Path] | None] = ContextVar("named", default=None)
+"""The files that `import_file` has imported for the experiment that is being built."""
+_copies: dict[Path, Path] = {}
+"""Where the files that flags name lie for this process, if it runs from the unpacked code of a run."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OUR_EXPERIMENTS = (_PACKAGE / "experiments", _PACKAGE.parent / "experiments")
 """The folders of the experiments that come with orchestra: in an installation, and in a checkout."""
@@ -48,6 +54,8 @@ def load_experiment(path: Path, name: str = NAME) -> Callable[..., Topology]:
             function's parameters cannot be flags.
     """
     path = find_experiment(path)
+    if importing.get() is None and _named.get() is None:  # else it is part of another
+        _take_code_of(path)
     if path.is_dir():
         raise UsageError(f"{str(path)!r} is a directory; name the experiment's file")
     if path.suffix != ".py":
@@ -237,26 +245,55 @@ def build(
     """
     file = inspect.getfile(inspect.unwrap(function))
     shapes = Hosts([this_machine()] if hosts is None else hosts)
+    named: set[Path] = set()
+    token = _named.set(named)
     try:
         topology = function(**values, **dict.fromkeys(hosts_parameters(function), shapes))
     except (Exception, SystemExit) as error:
         raise UsageError(_located(error, Path(file))) from error
+    finally:
+        _named.reset(token)
     if not isinstance(topology, Topology):
         returned = "nothing" if topology is None else f"a value of type {type(topology).__name__}"
         raise UsageError(f"{_shown(Path(file))}: {function.__name__}() returned {returned}; it must return a Topology")
+    topology.named_files = tuple(sorted(named))
     return topology
+
+
+def code_file(path: Path) -> Path:
+    """Return where this process finds a Python file that a flag names, whole.
+
+    It is `path` itself, unless the process runs from the unpacked code of a run, which has a copy: a process of another
+    host, or the replay of a run whose code has changed since.
+    """
+    file = Path(os.path.abspath(path))
+    return _copies.get(file, file)
+
+
+def _take_code_of(experiment: Path) -> None:
+    """Let `code_file` find the copies that lie in one unpacked bundle with an experiment; none if it lies in none."""
+    code = UnpackedCode.holding(Path(os.path.abspath(experiment)))
+    _copies.clear()
+    _copies.update({} if code is None else code.named)
 
 
 def import_file(path: Path, prefix: str) -> ModuleType:
     """Import a Python file as the module `PREFIX_STEM`, and return it; a file that has changed is imported again.
+
+    A file that is imported while an experiment is built belongs to the code of its run. `code_file` says where it is.
 
     Raises:
         UsageError: it cannot be imported. The text names the line.
     """
     # From the file's name alone, so that a process that finds the file in another folder names its messages the same.
     name = f"{prefix}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
-    file = path.absolute()
-    changed = file.stat().st_mtime_ns
+    if (named := _named.get()) is not None:
+        named.add(path.absolute())
+    file = code_file(path)
+    try:
+        changed = file.stat().st_mtime_ns
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be imported: {error.strerror or error}") from error
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(file) and known.__dict__.get("__changed__") == changed:
         return known

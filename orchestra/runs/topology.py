@@ -121,6 +121,8 @@ class Topology:
         self._until: Ref[Any] | None = None
         self._preparations: list[tuple[Callable[[], object], bool]] = []
         self.shipped: list[Path] = []
+        self.named_files: tuple[Path, ...] = ()
+        """Python files that the experiment imported by `import_file` when it was built: those that its flags name."""
         """Files and folders that go to other hosts."""
         self._required: list[Requirement] = []
         self.groups: dict[str, Replicas] = {}

@@ -290,7 +290,7 @@ from pathlib import Path
 import psutil
 from orchestra import Node
 from orchestra.clock import RealClock
-from orchestra.hosts.bundle import make
+from orchestra.hosts.collected_code import make
 from orchestra.hosts.output import HostLogs
 from orchestra.hosts.messages import HEAD
 from orchestra.hosts.run_plan import RunPlan

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from components.envs.base import Env
-from orchestra import UsageError, import_file
+from orchestra import UsageError, code_file, import_file
 
 OURS = ("skirmish", "smac")
 """Names of the environments of this package."""
@@ -113,7 +113,7 @@ def _own(
     place, _, name = env.rpartition(":")
     if place.endswith(".py"):
         path = Path(place)
-        if not path.exists():
+        if not code_file(path).exists():
             raise UsageError(f"--env: there is no file {place!r}")
         module: Any = import_file(path, "environment")
     else:

@@ -1,6 +1,7 @@
 """The bundle holds the code of a run, and unpacks below one folder alone."""
 
 import io
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 
 from orchestra.errors import UsageError
 from orchestra.hosts import bundle
-from orchestra.hosts.bundle import Bundle, UnpackedCode, make
-from orchestra.runs.experiment import load_experiment
+from orchestra.hosts.bundle import Bundle, UnpackedCode
+from orchestra.hosts.collected_code import make
+from orchestra.runs.experiment import build, code_file, load_experiment
 
 EXPERIMENT = """
 from orchestra import Topology
@@ -112,7 +114,7 @@ def test_equal_contents_have_equal_digests_whatever_was_imported_first(tmp_path:
         file = project(tmp_path / str(number), "bundled_twice")
         script = (
             "import sys; from pathlib import Path; sys.path.append(str(Path(sys.argv[1]).parent));"
-            f"import {order}; from orchestra.hosts.bundle import make; print(make(Path(sys.argv[1])).digest)"
+            f"import {order}; from orchestra.hosts.collected_code import make; print(make(Path(sys.argv[1])).digest)"
         )
         digests.append(subprocess.check_output([sys.executable, "-c", script, str(file)], text=True))
     assert digests[0] == digests[1]
@@ -212,4 +214,63 @@ def test_an_experiment_knows_the_bundle_that_it_lies_in(tmp_path: Path) -> None:
     file = project(tmp_path / "checkout", "bundled_holding")
     code = make(file, installed=True).unpack(tmp_path / "code", tmp_path)
     assert UnpackedCode.holding(code.experiment) == code
+    assert UnpackedCode.holding(file) is None
+
+
+NAMING = """
+from pathlib import Path
+from orchestra import Topology, code_file, import_file
+
+def experiment(*, file: str = "none") -> Topology:
+    return Topology(import_file(Path(file), "part").NAME)
+"""
+
+
+def test_a_file_that_a_flag_names_is_in_the_bundle_with_what_it_imports_and_is_found_in_it(tmp_path: Path) -> None:
+    study, mine = tmp_path / "study", tmp_path / "mine"
+    for path, text in {
+        study / "naming.py": NAMING,
+        mine / "named_by_a_flag.py": "from beside_it import NAME",
+        mine / "beside_it.py": "NAME = 'as_it_was'",
+        mine / "unrelated.py": "",
+    }.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    file, named = study / "naming.py", mine / "named_by_a_flag.py"
+    topology = build(load_experiment(file), {"file": str(named)})
+    assert topology.named_files == (named,)
+    made = make(file, named=topology.named_files)
+    assert {name for name in made.sizes if name.startswith("elsewhere/")} == {
+        "elsewhere/0/named_by_a_flag.py",
+        "elsewhere/0/beside_it.py",
+    }
+    code = made.unpack(tmp_path / "code", tmp_path)
+    assert code.elsewhere == {"elsewhere/0": mine}
+    shutil.rmtree(mine)
+    script = (
+        "import sys; from pathlib import Path; from orchestra import build, load_experiment;"
+        "print(build(load_experiment(Path(sys.argv[1])), {'file': sys.argv[2]}).name)"
+    )
+    words = [sys.executable, "-c", script, str(code.experiment), str(named)]
+    assert subprocess.check_output(words, text=True, cwd=tmp_path, env=code.environment({})) == "as_it_was\n"
+    load_experiment(code.experiment)
+    assert code_file(named) == code.folder / "elsewhere/0/named_by_a_flag.py"
+    load_experiment(file)
+    assert code_file(named) == named
+
+
+def test_a_file_that_a_flag_names_below_the_project_is_found_at_a_host(tmp_path: Path) -> None:
+    file = project(tmp_path, "bundled_naming")
+    named = file.with_name("bundled_naming_named.py")
+    named.write_text("")
+    made = make(file, named=[named], installed=True)
+    assert "project/study/bundled_naming_named.py" in made.sizes
+    code = made.unpack(tmp_path / "code", tmp_path)
+    assert code.named == {named: code.project / "study" / "bundled_naming_named.py"}
+    assert code.elsewhere == {}
+
+
+def test_a_folder_with_a_file_of_the_name_of_the_manifest_is_no_bundle(tmp_path: Path) -> None:
+    file = project(tmp_path, "bundled_manifest")
+    (tmp_path / "bundle.json").write_text("[]")
     assert UnpackedCode.holding(file) is None

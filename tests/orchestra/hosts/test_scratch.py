@@ -12,7 +12,8 @@ import pytest
 
 from orchestra.errors import CannotWrite, UsageError
 from orchestra.hosts import scratch
-from orchestra.hosts.bundle import Bundle, make
+from orchestra.hosts.bundle import Bundle
+from orchestra.hosts.collected_code import make
 from orchestra.hosts.scratch import Owner, Scratch, check_room
 
 

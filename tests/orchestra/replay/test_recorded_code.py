@@ -12,6 +12,7 @@ from orchestra.cli.main import main
 from orchestra.errors import ExperimentChanged
 from orchestra.hosts import bundle
 from orchestra.hosts.bundle import Bundle
+from orchestra.hosts.collected_code import make
 
 EXPERIMENT = """
 from {rule} import FACTOR
@@ -52,13 +53,33 @@ def experiment() -> Topology:
 """
 
 
-def recorded(folder: Path, name: str) -> tuple[RunDirectory, Path]:
-    """A run of an experiment that imports a module beside it, all deliveries recorded; and its file."""
+def recorded(folder: Path, name: str, *, named: bool = False) -> tuple[RunDirectory, Path]:
+    """A run of an experiment that imports a module beside it, all deliveries recorded; and its file.
+
+    Args:
+        folder: of everything.
+        name: of the experiment.
+        named: the module is one of another folder, which a flag names.
+    """
     file = folder / "study" / f"{name}.py"
     file.parent.mkdir()
-    file.write_text(EXPERIMENT.format(name=name, rule=f"{name}_rule"))
-    file.with_name(f"{name}_rule.py").write_text("FACTOR = 3\n")
-    result = orchestra.run(file, runs_dir=folder / "runs", single_process=True, trace="full", quiet=True)
+    text = EXPERIMENT.format(name=name, rule=f"{name}_rule")
+    given = {}
+    if named:
+        (folder / "elsewhere").mkdir()
+        given["rule"] = str(folder / "elsewhere" / "factor_of_a_flag.py")
+        Path(given["rule"]).write_text("FACTOR = 3\n")
+        text = text.replace(f"from {name}_rule import FACTOR", "from pathlib import Path").replace(
+            "def experiment() -> Topology:\n",
+            "def experiment(*, rule: str = '') -> Topology:\n"
+            "    from orchestra import import_file\n"
+            "    global FACTOR\n"
+            "    FACTOR = import_file(Path(rule), 'rule').FACTOR\n",
+        )
+    else:
+        file.with_name(f"{name}_rule.py").write_text("FACTOR = 3\n")
+    file.write_text(text)
+    result = orchestra.run(file, runs_dir=folder / "runs", single_process=True, trace="full", quiet=True, **given)
     return result.directory, file
 
 
@@ -79,6 +100,20 @@ def test_a_replay_is_exact_from_the_code_of_the_run_though_a_module_was_edited(
     assert "all as recorded" in told.out
     (tmp_path / "study").rename(tmp_path / "moved")
     assert replay(run) == 0
+
+
+def test_a_replay_notices_that_a_file_that_a_flag_names_has_changed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = recorded(tmp_path, "naming_flag", named=True)
+    assert replay(run) == 0
+    assert "the code has changed" not in capfd.readouterr().err
+    (tmp_path / "elsewhere" / "factor_of_a_flag.py").write_text("FACTOR = 4\n")
+    assert replay(run) == 0
+    told = capfd.readouterr()
+    assert "the code has changed since the run; this is a replay of the run's own" in told.err
+    assert "all as recorded" in told.out
+    assert replay(run, "--allow-changes") == 1
 
 
 def test_the_present_code_is_replayed_on_request(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +141,7 @@ def test_a_resumed_run_keeps_the_code_of_each_of_its_parts(tmp_path: Path) -> No
     first = Bundle.read(run.code.read_bytes())
     run.write_code(first)
     file.with_name("kept_parts_rule.py").write_text("FACTOR = 5\n")
-    second = bundle.make(file)
+    second = make(file)
     run.write_code(second)
     assert run.read_code(first.digest) == first
     assert run.read_code(second.digest) == second

@@ -12,7 +12,8 @@ from orchestra import Actor, CannotWrite, Node, Ref, on
 from orchestra.cli.exit_codes import CANNOT_WRITE, of_error
 from orchestra.clock import RealClock
 from orchestra.errors import HostsMissing, OrchestraError
-from orchestra.hosts.bundle import Bundle, make
+from orchestra.hosts.bundle import Bundle
+from orchestra.hosts.collected_code import make
 from orchestra.hosts.fingerprint import fingerprint
 from orchestra.hosts.messages import (
     AdmittedMsg,
