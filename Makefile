@@ -17,7 +17,7 @@ quick: $(VENV)/.installed  ## the tests that take milliseconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-engines: $(VENV)/.installed  ## tests on real SLURM, Kubernetes and Ray, as far as they can be had here
-	@for script in tests/support/install_slurm.sh tests/support/install_ray.sh tests/support/install_kubernetes.sh; do sh $$script $(abspath $(BIN)/python); done
+	@for engine in slurm ray kubernetes; do sh tests/support/install_$$engine.sh $(abspath $(BIN)/python); done
 	ORCHESTRA_ENGINES=1 $(BIN)/python -m pytest tests/engines $(ARGS)
 
 network-tools:  ## install, in a container of CI, the ssh server and the network tools of the tests on many hosts

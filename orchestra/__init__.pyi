@@ -47,6 +47,7 @@ from .hosts.preloads import Preloads as Preloads
 from .hosts.shape import Hosts as Hosts
 from .hosts.shape import HostShape as HostShape
 from .hosts.transfer import collect_files as collect_files
+from .launch.slurm_script import SlurmConfig as SlurmConfig
 from .monitoring.hosts_view import host_lines as host_lines
 from .monitoring.hosts_view import host_rows as host_rows
 from .nodes.node import Node as Node

@@ -77,7 +77,8 @@ def _head_job(planned: PlannedRun, hosts: HostsOptions, words: Sequence[str], fl
     """Return the run as its engine is to start it. `words` are all of its command line."""
     parser = _parser(flags)
     submit_flags = ENGINES[hosts.engine].submit_flags
-    dropped = {"--as", "--dry-run", *("--" + name.replace("_", "-") for name in submit_flags)}
+    of_file = {"--hosts"} if hosts.file_words else set()
+    dropped = {"--as", "--dry-run", *of_file, *("--" + name.replace("_", "-") for name in submit_flags)}
 
     def check(further: Sequence[str]) -> None:
         given = parser.parse_strictly(further)
@@ -86,7 +87,7 @@ def _head_job(planned: PlannedRun, hosts: HostsOptions, words: Sequence[str], fl
 
     return HeadJob(
         experiment=planned.topology.name,
-        words=tuple(parser.without(words, dropped)),
+        words=(*parser.without(words, dropped), *hosts.file_words),
         name=planned.name,
         resumes=planned.resumed is not None,
         folder=str(planned.runs_dir / planned.topology.name),

@@ -62,6 +62,8 @@ REFUSALS = 4
 PAUSE_S = 0.02
 PAUSE_MAX_S = 2.0
 """The pause between two attempts to join: doubled each time, and jittered."""
+OVER_S = 0.5
+"""The pause after the refusal of a head that is about to end."""
 LAST_TRIES = 200
 TUNNEL_FOLDER = Path("/tmp")  # noqa: S108 (launchers choose names that nobody can guess)
 """Where launchers have ssh make the sockets of tunnels: agents that were killed have left theirs there."""
@@ -118,7 +120,7 @@ class Agent:
         scratch: the folder for the run's files; by default as the environment says.
         join_timeout: seconds for which it looks for the head.
         dial_on: True if the head may come back at one of its addresses, so that nobody who listens there is no sign of
-            its end.
+            its end, and a head that ends to be started again does not end this agent.
         bound: ends once its starter has closed its standard input, though its session lives.
     """
 
@@ -182,8 +184,8 @@ class Agent:
                 code = await self._take_part(node, scratch)
                 if code is not None:
                     return code
-            assert self._admitted is not None
-            self._patience = self._admitted.orphan_timeout
+            if self._admitted is not None:
+                self._patience = self._admitted.orphan_timeout
 
     async def _join(self, stack: AsyncExitStack, scratch: Scratch) -> Node | None:
         """Return a node that has joined the run; None if it was told to end before, or the head has died."""
@@ -221,9 +223,13 @@ class Agent:
                 raise Unreachable(f"the head of {self._token.run} cannot be found: {last}") from last
             attempts += 1
             pause = min(PAUSE_S * 2 ** min(attempts, 20), PAUSE_MAX_S) * (0.5 + secrets.randbelow(1000) / 1000)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.terminated.wait(), pause)
+            await self._pause(pause)
         return None
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until this process is told to end."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.terminated.wait(), seconds)
 
     def _time_left(self, begun: float) -> float:
         """Return the seconds for which this agent, which has looked for the head since `begun`, goes on to do so."""
@@ -252,6 +258,9 @@ class Agent:
             admitted = await head.ask(self._report(me))
             if admitted.refusal:
                 self._say(admitted.refusal)
+                if admitted.rejoin and self._dial_on:
+                    await self._pause(OVER_S)
+                    return None
                 return admitted.code
             self._admitted, self._slot, self._output.agent = admitted, admitted.slot, node.name
             forwarding = asyncio.create_task(self._forward(head))
@@ -267,15 +276,19 @@ class Agent:
                 leave = told.result()
                 await work.end(leave.deadline)
                 await self._output.flush(head.ask)
-                return leave.code
+                return self._code_after(leave)
             return START_AGAIN if terminated else None
-        except (Unreachable, AskFailed):
-            return START_AGAIN if told.done() else None  # the head was lost meanwhile
+        except (Unreachable, AskFailed):  # the head was lost meanwhile
+            return self._code_after(told.result()) if told.done() else None
         finally:
             if forwarding is not None:
                 forwarding.cancel()
             await work.end()
             await _end_descendants()
+
+    def _code_after(self, leave: LeaveMsg) -> int | None:
+        """Return the exit code after an order of the head, or None if this agent looks for the next head."""
+        return None if leave.rejoin and self._dial_on and not self.terminated.is_set() else leave.code
 
     async def _forward(self, head: Ref[OutputMsg]) -> None:
         with suppress(Unreachable, AskFailed):  # this session is over; the next one sends again what did not arrive

@@ -23,6 +23,8 @@ class AdmittedMsg(Message):
     """Why the host is not let in; empty if it is."""
     code: int = 0
     """The exit code with which a refused agent ends."""
+    rejoin: bool = False
+    """As in `LeaveMsg`, for a refused agent."""
     grace: float = 120.0
     """Seconds from SIGTERM until the engine ends the agent by force."""
     orphan_timeout: float = 300.0
@@ -200,3 +202,5 @@ class LeaveMsg(Message):
     reason: str
     deadline: float = 10.0
     """Seconds for the nodes to stop before they are ended by force."""
+    rejoin: bool = False
+    """True if the run may go on under another head: an agent that dials on looks for that instead of ending."""

@@ -39,6 +39,8 @@ class AskedHosts:
     """Those with an agent, in the order of their slots, which begin with 1."""
     here: HostSettings | None = None
     """The head, if workers run on it, too."""
+    head: HostSettings | None = None
+    """What is asked for a head that only learns, if anything is."""
     head_elsewhere: bool = False
     """True if the engine starts the head, on a machine whose shape is not known yet."""
 
@@ -92,6 +94,11 @@ def never(settings: Settings) -> Submitter | None:
     return None
 
 
+def none(settings: Settings) -> frozenset[str]:
+    """Return no flags."""
+    return frozenset()
+
+
 def nothing(settings: Settings) -> str:
     """Do nothing, since the exit code of the head tells the engine what it needs."""
     return ""
@@ -120,6 +127,8 @@ class Engine:
     """Returns what has the engine start the head; None if the head is to run in the process of `orchestra run`."""
     submit_flags: frozenset[str] = frozenset()
     """The flags that are for the submitter: the head's own command line does not have them."""
+    needless: Callable[[Settings], frozenset[str]] = none
+    """Returns the flags that ask for nothing here, as in a job that was submitted: those of a file are left out."""
     stopped: Callable[[Settings], str] = nothing
     """Called when a run with a name was stopped by a signal, and all of it has ended: has the engine start it again, if
     the exit code does not. Returns what was done, for people."""

@@ -3,7 +3,6 @@
 No library of Kubernetes is used, and no pod has rights in the cluster: inside of it nothing is asked of Kubernetes.
 """
 
-import asyncio
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.settings import HostSettings
+from orchestra.hosts.shape import HEAD
 from orchestra.launch.engine import (
     AskedHosts,
     Detach,
@@ -33,6 +33,7 @@ from orchestra.launch.engine import (
     bytes_of,
     on_top,
 )
+from orchestra.launch.events import HostEvents
 from orchestra.launch.kubernetes_yaml import PORT, RUNS_FOLDER, TOKEN_FILE, Pods, job_set, objects, yaml_of
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 
@@ -60,7 +61,7 @@ class KubernetesLauncher:
     def __init__(self, hosts: Sequence[HostSettings], name: str) -> None:
         self._hosts = hosts
         self._run = name
-        self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
+        self._events = HostEvents(self._pod_of)
 
     def submission(self, plan: "RunPlan", requests: Sequence[HostRequest]) -> Submission:
         """Return nothing: the pods were asked for together with that of the head."""
@@ -69,19 +70,20 @@ class KubernetesLauncher:
     async def start(self, submission: Submission, token: str) -> None:
         reason = f"kubectl get pods -l orchestra/run={self._run} shows its pod, and kubectl describe why it waits"
         for host in self._hosts:
-            where = f"pod {self._run}-hosts-{host.slot - 1}"
-            self._events.put_nowait(HostEvent(host.slot, "asked", where, reason))
+            self._events.tell(host.slot, "asked", reason)
 
-    async def events(self) -> AsyncIterator[HostEvent]:
-        while (event := await self._events.get()) is not None:
-            yield event
+    def events(self) -> AsyncIterator[HostEvent]:
+        return self._events.follow()
 
     async def again(self, slot: int) -> None:
         """Do nothing: the Job replaces a pod that has ended with another code than 0."""
 
     async def stop(self, deadline: float) -> None:
         """Stop the events. Agents that were told that the run is over end with 0, which completes their Job."""
-        self._events.put_nowait(None)
+        self._events.close()
+
+    def _pod_of(self, slot: int) -> str:
+        return f"pod {self._run}-hosts-{slot - 1}"
 
 
 class KubernetesSubmitter:
@@ -238,10 +240,12 @@ def hosts_of(number: int | None, settings: Settings, environment: Mapping[str, s
     """
     cores, gpus = settings.get("host_cores", 1), settings.get("host_gpus", 0)
     memory = bytes_of("--host-memory", settings.get("host_memory", ""))
-    bytes_of("--head-memory", settings.get("head_memory", ""))
+    head_memory = bytes_of("--head-memory", settings.get("head_memory", ""))
     hosts = on_top(number, settings).hosts
     asked = tuple(HostSettings(host.slot, cores=cores, gpus=gpus, memory=memory) for host in hosts)
-    return AskedHosts(asked, head_elsewhere=INDEX not in environment)
+    head_cores, head_gpus = settings.get("head_cores", 0), settings.get("head_gpus", 0)
+    head = HostSettings(HEAD, cores=head_cores, gpus=head_gpus, memory=head_memory)
+    return AskedHosts(asked, head=head, head_elsewhere=INDEX not in environment)
 
 
 def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> KubernetesLauncher:

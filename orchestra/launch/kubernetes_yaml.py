@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestra.launch.protocol import NEVER_AGAIN
+
 PORT = 41000
 """The port of the head."""
 LABEL = "orchestra/run"
@@ -23,7 +25,6 @@ RETRIES = 20
 HEAD_RETRIES = 6
 KEPT_S = 3600
 """Seconds for which Kubernetes shows a Job that is over."""
-_NEVER_AGAIN = [2, 76, 77]
 _PLAIN = re.compile(r"[A-Za-z/][\w./-]*", re.ASCII)
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
@@ -99,7 +100,7 @@ def _job_spec(pods: Pods, part: str, *, subdomain: bool = True) -> dict[str, Any
     spec: dict[str, Any] = {"completionMode": "Indexed", "completions": number, "parallelism": number}
     if part == "head":
         spec["backoffLimit"] = HEAD_RETRIES
-        in_vain = {"containerName": part, "operator": "In", "values": _NEVER_AGAIN}
+        in_vain = {"containerName": part, "operator": "In", "values": list(NEVER_AGAIN)}
         saved = {"containerName": part, "operator": "In", "values": [75]}
         spec["podFailurePolicy"] = {
             "rules": [

@@ -10,7 +10,8 @@ from orchestra.errors import OrchestraError
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.settings import HostSettings
 from orchestra.launch.engine import AskedHosts, Engine, Settings, on_top
-from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.launch.events import HostEvents
+from orchestra.launch.protocol import NEVER_AGAIN, HostEvent, HostRequest, Submission
 from orchestra.launch.relay import relayed
 
 
@@ -25,8 +26,7 @@ class LocalLauncher:
         self._token = ""
         self._agents: dict[int, asyncio.subprocess.Process] = {}
         self._watching: set[asyncio.Task[None]] = set()
-        self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
-        self._stopping = False
+        self._events = HostEvents(self._where)
 
     def submission(self, plan: RunPlan, requests: Sequence[HostRequest]) -> Submission:
         return Submission(files={}, commands=tuple(self._command(request) for request in requests))
@@ -41,9 +41,8 @@ class LocalLauncher:
             self._commands[int(command[command.index("--slot") + 1])] = command
         await asyncio.gather(*map(self._begin, self._commands))
 
-    async def events(self) -> AsyncIterator[HostEvent]:
-        while (event := await self._events.get()) is not None:
-            yield event
+    def events(self) -> AsyncIterator[HostEvent]:
+        return self._events.follow()
 
     async def again(self, slot: int) -> None:
         if slot not in self._commands:
@@ -51,7 +50,7 @@ class LocalLauncher:
         await self._begin(slot)
 
     async def stop(self, deadline: float) -> None:
-        self._stopping = True
+        self._events.mute()
         for step in ("close", "terminate", "kill"):
             alive = [agent for agent in self._agents.values() if agent.returncode is None]
             for agent in alive:
@@ -61,10 +60,9 @@ class LocalLauncher:
                 await asyncio.wait([asyncio.create_task(agent.wait()) for agent in alive], timeout=deadline)
         if self._watching:
             await asyncio.wait(self._watching)
-        self._events.put_nowait(None)
+        self._events.close()
 
     async def _begin(self, slot: int) -> None:
-        where = f"local {slot}"
         try:
             agent = await asyncio.create_subprocess_exec(
                 *self._commands[slot],
@@ -74,27 +72,26 @@ class LocalLauncher:
                 start_new_session=True,
             )
         except OSError as error:
-            self._tell(HostEvent(slot, "ended", where, f"cannot be started: {error.strerror or error}"))
+            self._events.tell(slot, "ended", f"cannot be started: {error.strerror or error}")
             return
         self._agents[slot] = agent
         assert agent.stdin is not None
         agent.stdin.write(self._token.encode())
-        self._tell(HostEvent(slot, "started", f"{where}, pid {agent.pid}"))
-        task = asyncio.create_task(self._watch(slot, where, agent))
+        self._events.tell(slot, "started")
+        task = asyncio.create_task(self._watch(slot, agent))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
 
-    async def _watch(self, slot: int, where: str, agent: asyncio.subprocess.Process) -> None:
+    async def _watch(self, slot: int, agent: asyncio.subprocess.Process) -> None:
         assert agent.stdout is not None
         last = await relayed(agent.stdout)
         code = await agent.wait()
         how = f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        again = code not in (2, 76, 77)
-        self._tell(HostEvent(slot, "ended", where, f"{how}: {last}" if last else how, code, again))
+        self._events.tell(slot, "ended", f"{how}: {last}" if last else how, code, again=code not in NEVER_AGAIN)
 
-    def _tell(self, event: HostEvent) -> None:
-        if not self._stopping:
-            self._events.put_nowait(event)
+    def _where(self, slot: int) -> str:
+        agent = self._agents.get(slot)
+        return f"local {slot}, pid {agent.pid}" if agent is not None else f"local {slot}"
 
 
 def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> LocalLauncher:

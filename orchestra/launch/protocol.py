@@ -12,6 +12,11 @@ if TYPE_CHECKING:  # it imports numpy, which no launcher needs
     from orchestra.hosts.run_plan import RunPlan
 
 
+NEVER_AGAIN = (2, 76, 77)
+"""Exit codes of agents after which another one would end likewise."""
+SlotState = Literal["asked", "queued", "started", "ended"]
+
+
 @dataclass(frozen=True, slots=True)
 class HostRequest:
     """One slot, as asked of an engine."""
@@ -50,7 +55,7 @@ class HostEvent:
     """What the engine says of a slot. What its agent says comes over the wire."""
 
     slot: int
-    state: Literal["asked", "queued", "started", "ended"]
+    state: SlotState
     where: str
     """The engine's word for the host: `cpu3 by ssh`, `job 4711 task 3 on n17`, `pod qmix-hosts-3`."""
     reason: str = ""

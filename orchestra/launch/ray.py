@@ -7,18 +7,21 @@ an actor's method, and goes to the agent's standard input: neither is in Ray's t
 import asyncio
 import json
 import logging
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from orchestra import log
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.settings import HostSettings
+from orchestra.hosts.shape import HEAD
 from orchestra.launch.engine import (
     AskedHosts,
     Detach,
@@ -34,17 +37,14 @@ from orchestra.launch.engine import (
     bytes_of,
     on_top,
 )
-from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.launch.events import REASON, HostEvents
+from orchestra.launch.protocol import NEVER_AGAIN, HostEvent, HostRequest, Submission
 from orchestra.launch.ray_job import RaySubmitter, runtime_env_of
 
 if TYPE_CHECKING:  # it imports numpy
     from orchestra.hosts.run_plan import RunPlan
 
 GROUP = "placement_group.json"
-NEVER_AGAIN = (2, 76, 77)
-"""Exit codes of agents after which another one would end likewise."""
-REASON = "orchestra: "
-"""Begins a line in which an agent says why it has not joined yet."""
 ASK_S = 1.0
 """Seconds between two questions to Ray."""
 
@@ -82,8 +82,7 @@ class RayLauncher:
         self._last: dict[int, str] = {}
         """The last line that each agent has printed."""
         self._keeping: dict[int, asyncio.Task[None]] = {}
-        self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
-        self._stopping = False
+        self._events = HostEvents(self._place)
         self._log = log.get(actor="launcher")
 
     def submission(self, plan: "RunPlan", requests: Sequence[HostRequest]) -> Submission:
@@ -106,6 +105,7 @@ class RayLauncher:
         self._bundles = group["bundles"]
         self._commands = {int(slot): words for slot, words in group["agents"].items()}
         here = await asyncio.to_thread(self._connect)
+        _take_back_signals()
         self._token = with_address(token, here)
         for slot in self._hosts:
             self._begin(slot)
@@ -113,7 +113,7 @@ class RayLauncher:
     def _connect(self) -> str:
         """Become a driver of the cluster, ask for the placement group, and return the address of this node.
 
-        It runs in a thread of its own: Ray takes the handlers of signals from the thread that starts programs.
+        It runs in a thread of its own: in the main thread Ray replaces Python's handlers of signals.
 
         Raises:
             UsageError: there is no cluster, or the package is not installed.
@@ -144,9 +144,8 @@ class RayLauncher:
         self._group = placement_group(self._bundles, strategy="STRICT_SPREAD", name="orchestra")
         return str(ray.util.get_node_ip_address())
 
-    async def events(self) -> AsyncIterator[HostEvent]:
-        while (event := await self._events.get()) is not None:
-            yield event
+    def events(self) -> AsyncIterator[HostEvent]:
+        return self._events.follow()
 
     async def again(self, slot: int) -> None:
         """Start another actor in the bundle of a slot. Ray moves the bundle if its node is gone."""
@@ -158,7 +157,7 @@ class RayLauncher:
 
     async def stop(self, deadline: float) -> None:
         """Wait until the agents have ended, and give back all that Ray has of this run."""
-        self._stopping = True
+        self._events.mute()
         if self._group is not None:
             for actor in self._actors.values():
                 actor.close.remote()
@@ -168,7 +167,8 @@ class RayLauncher:
                     task.cancel()
                 await asyncio.wait(keeping)
             await asyncio.to_thread(self._disconnect)
-        self._events.put_nowait(None)
+            _take_back_signals()
+        self._events.close()
 
     def _disconnect(self) -> None:
         import ray
@@ -187,13 +187,7 @@ class RayLauncher:
 
     def _begin(self, slot: int) -> None:
         self._keeping[slot] = asyncio.create_task(self._keep(slot), name=f"ray: slot {slot}")
-        self._keeping[slot].add_done_callback(partial(self._kept, slot))
-
-    def _kept(self, slot: int, task: "asyncio.Task[None]") -> None:
-        """Report an error of the launcher itself, for which the run would wait otherwise."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("the launcher failed", slot=slot, exc_info=error)
-            self._tell(slot, "ended", f"the launcher failed: {error!r}", again=False)
+        self._keeping[slot].add_done_callback(partial(self._events.failed, slot, self._log))
 
     async def _keep(self, slot: int) -> None:
         """Start the agent of a slot as soon as Ray has room for it, and follow it to its end."""
@@ -201,10 +195,10 @@ class RayLauncher:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._where.pop(slot, None)
-        self._tell(slot, "asked")
+        self._events.tell(slot, "asked")
         ready = _asyncio(self._group.ready())
         while not (await asyncio.wait({ready}, timeout=ASK_S))[0]:
-            self._tell(slot, "asked", await asyncio.to_thread(_no_room, self._bundles))
+            self._events.tell(slot, "asked", await asyncio.to_thread(_no_room, self._bundles))
         index = list(self._hosts).index(slot)
         bundle = self._bundles[index]
         memory = {"memory": bundle["memory"]} if "memory" in bundle else {}
@@ -218,15 +212,15 @@ class RayLauncher:
         ).remote()  # fmt: skip
         try:
             self._where[slot] = await _asyncio(actor.start.remote(self._commands[slot], self._token))
-            self._tell(slot, "started")
+            self._events.tell(slot, "started")
             code = await self._follow(slot, actor)
         except RayError as error:
             self._actors.pop(slot, None)
-            self._tell(slot, "ended", _first_line(error))
+            self._events.tell(slot, "ended", _first_line(error))
             return
         how = f"exited with code {code}"
         last = self._last.pop(slot, "")
-        self._tell(slot, "ended", f"{how}: {last}" if last else how, code, again=code not in NEVER_AGAIN)
+        self._events.tell(slot, "ended", f"{how}: {last}" if last else how, code, again=code not in NEVER_AGAIN)
 
     async def _follow(self, slot: int, actor: Any) -> int:
         """Wait until the agent of an actor has ended; return its exit code."""
@@ -251,20 +245,20 @@ class RayLauncher:
             if line:
                 self._last[slot] = line.removeprefix(REASON)
             if line.startswith(REASON):
-                self._tell(slot, "started", self._last[slot])
+                self._events.tell(slot, "started", self._last[slot])
 
-    def _tell(
-        self,
-        slot: int,
-        state: Literal["asked", "started", "ended"],
-        reason: str = "",
-        code: int | None = None,
-        *,
-        again: bool = True,
-    ) -> None:
-        if not self._stopping:
-            where = self._where.get(slot, f"Ray bundle {slot - 1}")
-            self._events.put_nowait(HostEvent(slot, state, where, reason, code, again))
+    def _place(self, slot: int) -> str:
+        return self._where.get(slot, f"Ray bundle {slot - 1}")
+
+
+def _take_back_signals() -> None:
+    """Give SIGTERM back to Python.
+
+    The library of Ray, in C++, takes it from any thread, aborts the process 3 s after it (the handler of Abseil), and
+    leaves it without a handler when it shuts down. Python cannot see that.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _agent_class() -> Any:
@@ -390,7 +384,8 @@ def hosts_of(number: int | None, settings: Settings) -> AskedHosts:
     memory = bytes_of("--host-memory", settings.get("host_memory", ""))
     hosts = on_top(number, settings).hosts
     asked = tuple(HostSettings(host.slot, cores=cores, gpus=gpus, memory=memory) for host in hosts)
-    return AskedHosts(asked, head_elsewhere=outside)
+    head = HostSettings(HEAD, cores=settings.get("head_cores", 0), gpus=settings.get("head_gpus", 0))
+    return AskedHosts(asked, head=head, head_elsewhere=outside)
 
 
 def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> RayLauncher:
@@ -427,4 +422,17 @@ def _flags(
 
 SUBMIT_FLAGS = frozenset({"ray_address", "head_cores", "head_gpus", "detach"})
 
-ENGINE = Engine("ray", _launcher, _flags, counted=hosts_of, submitter=_submitter, submit_flags=SUBMIT_FLAGS)
+
+def _needless(settings: Settings) -> frozenset[str]:
+    return frozenset() if _from_outside(settings) else SUBMIT_FLAGS - {"ray_address"}
+
+
+ENGINE = Engine(
+    "ray",
+    _launcher,
+    _flags,
+    counted=hosts_of,
+    submitter=_submitter,
+    submit_flags=SUBMIT_FLAGS,
+    needless=_needless,
+)

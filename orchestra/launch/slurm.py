@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -31,7 +31,9 @@ from orchestra.launch.engine import (
     Setup,
     Submitter,
 )
-from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.launch.events import REASON, HostEvents
+from orchestra.launch.protocol import NEVER_AGAIN, HostEvent, HostRequest, Launcher, Submission
+from orchestra.launch.slurm_hosts import SlurmHostsLauncher
 from orchestra.launch.slurm_job import GPUS, Allocation, asked, requeued
 from orchestra.launch.slurm_queue import SlurmSubmitter
 from orchestra.launch.slurm_script import SlurmConfig
@@ -41,22 +43,24 @@ if TYPE_CHECKING:  # it imports numpy
 
 STARTED = "orchestra: started"
 """What an agent's shell prints first."""
-REASON = "orchestra: "
-"""Begins a line in which an agent says why it has not joined yet."""
 MAX_RESTARTS = 20
 KILL_S = 2.0
 """Seconds for a srun that was asked to end."""
-NEVER_AGAIN = (2, 76, 77)
-"""Exit codes of agents after which another one would end likewise."""
 LAST_LINES = 20
 SUBMIT_FLAGS = frozenset(
     {
         *("partition", "time", "job_name", "account", "qos", "constraint", "reservation", "exclude", "mem", "sbatch"),
         *("cpus_per_task", "gpus_per_node", "gpu_type", "head_gpus", "head_cores", "head_partition", "once"),
-        *("detach", "sweep", "sweep_parallel", "debug"),
+        *("detach", "sweep", "sweep_parallel", "debug", "head_here"),
     }
 )
 """Flags for sbatch: inside of a job they ask for nothing."""
+OF_HEAD = frozenset(
+    {"head_gpus", "head_cores", "head_partition", "once", "max_restarts", "sweep", "sweep_parallel", "detach"}
+)
+"""Flags for a job that has the head, too."""
+GRACE_S = 120.0
+"""Seconds before the end of its time at which a job of hosts alone is told."""
 
 
 class _Step:
@@ -92,8 +96,7 @@ class SlurmLauncher:
         self._names: list[str] = []
         self._steps: list[_Step] = []
         self._watching: set[asyncio.Task[None]] = set()
-        self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
-        self._stopping = False
+        self._events = HostEvents(self._where)
         self._log = log.get(actor="launcher")
 
     def submission(self, plan: "RunPlan", requests: Sequence[HostRequest]) -> Submission:
@@ -116,9 +119,8 @@ class SlurmLauncher:
         for slots, command in zip(steps.values(), submission.commands, strict=True):
             await self._begin(slots, command)
 
-    async def events(self) -> AsyncIterator[HostEvent]:
-        while (event := await self._events.get()) is not None:
-            yield event
+    def events(self) -> AsyncIterator[HostEvent]:
+        return self._events.follow()
 
     async def again(self, slot: int) -> None:
         """Start another agent on the node of a slot, by a step of its own."""
@@ -129,7 +131,7 @@ class SlurmLauncher:
 
     async def stop(self, deadline: float) -> None:
         """End the agents' input, wait until they have ended, and then end each srun that is left."""
-        self._stopping = True
+        self._events.mute()
         for step in self._steps:
             step.close_input()
         if self._watching:
@@ -137,7 +139,7 @@ class SlurmLauncher:
         await self._end(self._steps)
         if self._watching:
             await asyncio.wait(self._watching)
-        self._events.put_nowait(None)
+        self._events.close()
 
     def _places(self) -> dict[int, tuple[int, int]]:
         """Return the component of each slot's node, and the node's number in it."""
@@ -187,7 +189,7 @@ class SlurmLauncher:
 
     async def _begin(self, slots: Sequence[int], command: Sequence[str]) -> None:
         for slot in slots:
-            self._tell(slot, "asked")
+            self._events.tell(slot, "asked")
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -200,7 +202,7 @@ class SlurmLauncher:
             )
         except OSError as error:
             for slot in slots:
-                self._tell(slot, "ended", f"cannot run srun: {error.strerror or error}", again=False)
+                self._events.tell(slot, "ended", f"cannot run srun: {error.strerror or error}", again=False)
             return
         step = _Step(slots, process)
         self._steps.append(step)
@@ -227,7 +229,7 @@ class SlurmLauncher:
         for slot in step.slots:
             if slot not in step.ended:  # srun names the tasks that have failed, and no others
                 reason = f"srun ended with code {code}{said}"
-                self._tell(slot, "ended", reason, code, again=slot in step.started)
+                self._events.tell(slot, "ended", reason, code, again=slot in step.started)
 
     async def _read(self, step: _Step, stream: asyncio.StreamReader) -> None:
         while True:
@@ -249,11 +251,11 @@ class SlurmLauncher:
             slot = step.slots[task]
             if said == STARTED:
                 step.started.add(slot)
-                self._tell(slot, "started")
+                self._events.tell(slot, "started")
                 return
             self._log.info("a host said", slot=slot, text=said)
             if said.startswith(REASON):
-                self._tell(slot, "started", said.removeprefix(REASON))
+                self._events.tell(slot, "started", said.removeprefix(REASON))
             return
         if ended := re.match(r"srun: error: \S+: tasks? ([\d,-]+): (.*)", text):
             exited = re.match(r"Exited with exit code (\d+)", ended[2])
@@ -261,14 +263,14 @@ class SlurmLauncher:
             for task in _numbers(ended[1]):
                 if task < len(step.slots):
                     step.ended.add(slot := step.slots[task])
-                    self._tell(slot, "ended", ended[2], code, again=code not in NEVER_AGAIN)
+                    self._events.tell(slot, "ended", ended[2], code, again=code not in NEVER_AGAIN)
             return
         said = text.removeprefix("srun: ").removeprefix("error: ")
         step.lines.append(said)
         self._log.info("srun said", text=said)
         for slot in step.slots:
             if slot not in step.started:
-                self._tell(slot, "asked", said)
+                self._events.tell(slot, "asked", said)
 
     async def _end(self, steps: Sequence[_Step]) -> None:
         """End each srun, and kill those that do not end soon. Their agents end with them."""
@@ -279,18 +281,6 @@ class SlurmLauncher:
                     getattr(step.process, send)()
             if alive:
                 await asyncio.wait([asyncio.create_task(step.process.wait()) for step in alive], timeout=KILL_S)
-
-    def _tell(
-        self,
-        slot: int,
-        state: Literal["asked", "started", "ended"],
-        reason: str = "",
-        code: int | None = None,
-        *,
-        again: bool = True,
-    ) -> None:
-        if not self._stopping:
-            self._events.put_nowait(HostEvent(slot, state, self._where(slot), reason, code, again))
 
 
 def _agent_script(host: HostSettings, slot: int, *, gives_gpus: bool) -> str:
@@ -327,6 +317,10 @@ def hosts_of(number: int | None, settings: Settings, environment: Mapping[str, s
             raise UsageError("--launch slurm: this is no job of SLURM; add --hosts N to submit one")
         config = SlurmConfig.of(settings, job_name="orchestra", nodes=number, grace=0.0)
         cores, gpus = config.cpus_per_task, config.gpus_per_node
+        if settings.get("head_here"):
+            if wrong := sorted(OF_HEAD & settings.keys()):
+                raise UsageError(f"{_option(wrong[0])} is for a job that has the head, too; leave out --head-here")
+            return AskedHosts(tuple(HostSettings(slot, cores=cores, gpus=gpus) for slot in range(1, number + 1)))
         here = HostSettings(HEAD, cores=cores, gpus=gpus)
         if config.two_kinds:
             here = HostSettings(HEAD, cores=config.head_cores, gpus=config.head_gpus)
@@ -336,8 +330,9 @@ def hosts_of(number: int | None, settings: Settings, environment: Mapping[str, s
         others = tuple(HostSettings(slot, cores=cores, gpus=gpus) for slot in range(1, number))
         return AskedHosts(others, here, head_elsewhere=True)
     if wrong := sorted(SUBMIT_FLAGS & settings.keys()):
-        name = wrong[0].replace("_", "-")
-        raise UsageError(f"--{name} is for a job that is submitted, and this is job {allocation.job}; leave it out")
+        raise UsageError(
+            f"{_option(wrong[0])} is for a job that is submitted, and this is job {allocation.job}; leave it out"
+        )
     cores_of_nodes = allocation.cores
     nodes = len(cores_of_nodes)
     if number is not None and number > nodes:
@@ -349,7 +344,14 @@ def hosts_of(number: int | None, settings: Settings, environment: Mapping[str, s
     return AskedHosts(tuple(hosts[1:]), hosts[0])
 
 
-def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> SlurmLauncher:
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> Launcher:
+    if settings.get("head_here"):
+        config = SlurmConfig.of(settings, job_name="orchestra", nodes=len(hosts), grace=GRACE_S)
+        return SlurmHostsLauncher(hosts, config)
     allocation = Allocation.of(os.environ)
     if allocation is None:
         raise UsageError("--launch slurm: this is no job of SLURM; `orchestra run` submits one")
@@ -357,7 +359,11 @@ def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> SlurmLaunche
 
 
 def _submitter(settings: Settings) -> Submitter | None:
-    return SlurmSubmitter() if Allocation.of(os.environ) is None else None
+    return SlurmSubmitter() if Allocation.of(os.environ) is None and not settings.get("head_here") else None
+
+
+def _needless(settings: Settings) -> frozenset[str]:
+    return SUBMIT_FLAGS if Allocation.of(os.environ) is not None else frozenset()
 
 
 def _stopped(settings: Settings) -> str:
@@ -404,6 +410,9 @@ def _flags(
         int | None, Field(ge=1, description="jobs of the array that run at the same time; all by default")
     ] = None,
     detach: Detach = False,
+    head_here: Annotated[
+        bool, Field(description="the head runs in this process, and a job has the hosts alone")
+    ] = False,
     debug: Annotated[bool, Field(description="the job prints its commands and logs everything")] = False,
 ) -> None:
     """Describe the flags of SLURM."""
@@ -417,4 +426,5 @@ ENGINE = Engine(
     submitter=_submitter,
     submit_flags=SUBMIT_FLAGS | {"setup"},
     stopped=_stopped,
+    needless=_needless,
 )

@@ -10,6 +10,8 @@ from typing import Self
 from orchestra.errors import OrchestraError, UsageError
 
 GPUS = "CUDA_VISIBLE_DEVICES"
+HOPELESS = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied")
+"""Reasons for which a job that waits will never start."""
 PATIENCE_S = 60.0
 """Seconds for SLURM to answer one question."""
 

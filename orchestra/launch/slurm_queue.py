@@ -9,12 +9,10 @@ from pathlib import Path
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.engine import HeadJob
 from orchestra.launch.protocol import Submission
-from orchestra.launch.slurm_job import JobState, asked
+from orchestra.launch.slurm_job import HOPELESS, JobState, asked
 from orchestra.launch.slurm_script import SlurmConfig, job_script, sweep_of
 
 SCRIPT = "job.sbatch"
-HOPELESS = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied")
-"""Reasons for which a job that waits will never start."""
 ASK_S = 5.0
 """Seconds between two questions about a job."""
 

@@ -85,6 +85,13 @@ class SlurmConfig:
         taken["requeue"] = not settings.get("once", False)
         return cls(**{"job_name": job_name, "nodes": nodes, "grace": grace, "time_limit": "", **taken})
 
+    def options(self) -> dict[str, Any]:
+        """Return the keywords of `orchestra.run` for a run whose head is this process, and whose hosts are this job."""
+        said = {
+            flag: value for field, flag in FLAGS.items() if (value := getattr(self, field)) not in ("", 0, False, ())
+        }
+        return {"launch": "slurm", "head_here": True, "hosts": self.nodes, "grace": self.grace, **said}
+
     @property
     def two_kinds(self) -> bool:
         """True if the head is to have a node of another kind than the other hosts."""

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from orchestra import log
 from orchestra.errors import UsageError
 from orchestra.hosts.settings import HostSettings
 from orchestra.launch.engine import Engine, Python, Settings, Setup
+from orchestra.launch.events import REASON, HostEvents
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 from orchestra.launch.ssh_failures import Failure, explained
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:  # it imports numpy
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 LOGGED_IN = "orchestra: logged in"
 """What the remote shell prints first. What ssh says before that is about the connection, later text is the agent's."""
-REASON = "orchestra: "
-"""Begins a line in which an agent says why it has not joined yet."""
 PORT, RANDOM = "<port>", "<random>"
 """Parts of a command that are known when the head listens: its port, and a name that nobody can guess."""
 FIRST_TRIES = 4
@@ -121,7 +120,7 @@ class SshLauncher:
         self._log_ins = asyncio.Semaphore(parallel)
         self._commands: dict[int, tuple[str, ...]] = {}
         self._token = ""
-        self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
+        self._events = HostEvents(self._where)
         self._keeping: dict[int, asyncio.Task[None]] = {}
         self._opening: set[asyncio.Task[_Attempt]] = set()
         self._attempts: dict[int, _Attempt] = {}
@@ -145,9 +144,8 @@ class SshLauncher:
         for slot in self._hosts:
             self._begin(slot, FIRST_TRIES, 0.0)
 
-    async def events(self) -> AsyncIterator[HostEvent]:
-        while (event := await self._events.get()) is not None:
-            yield event
+    def events(self) -> AsyncIterator[HostEvent]:
+        return self._events.follow()
 
     async def again(self, slot: int) -> None:
         """Start another agent for a slot whose agent has ended. The `ssh` of an earlier one is ended first."""
@@ -172,7 +170,7 @@ class SshLauncher:
         if following := [attempt.following for attempt in attempts if attempt.logged_in.is_set()]:
             await asyncio.wait(following, timeout=deadline)
         await self._end(attempts)
-        self._events.put_nowait(None)
+        self._events.close()
 
     def _command(self, slot: int, host: HostSettings) -> tuple[str, ...]:
         port = ("-p", str(host.port)) if host.port else ()
@@ -198,20 +196,14 @@ class SshLauncher:
     def _begin(self, slot: int, tries: int, patience_s: float) -> None:
         name = f"ssh: {self._hosts[slot].name}"
         self._keeping[slot] = asyncio.create_task(self._keep(slot, tries, patience_s), name=name)
-        self._keeping[slot].add_done_callback(partial(self._kept, slot))
-
-    def _kept(self, slot: int, task: "asyncio.Task[None]") -> None:
-        """Report an error of the launcher itself, for which the run would wait otherwise."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("the launcher failed", slot=slot, exc_info=error)
-            self._tell(slot, "ended", f"the launcher failed: {error!r}", again=False)
+        self._keeping[slot].add_done_callback(partial(self._events.failed, slot, self._log))
 
     async def _keep(self, slot: int, tries: int, patience_s: float) -> None:
         """Try to reach a host at least `tries` times and for `patience_s`, and follow its agent to the end."""
         loop = asyncio.get_running_loop()
         begun, made, reason = loop.time(), 0, ""
         while True:
-            self._tell(slot, "asked", reason)
+            self._events.tell(slot, "asked", reason)
             failure = await self._attempt(slot)
             made += 1
             if not failure.transient:
@@ -222,7 +214,7 @@ class SshLauncher:
                 break
             spread = 1 + slot % 8 / 16  # hosts behind one address do not come back at the same moment
             await asyncio.sleep(BACKOFF_S[min(made, len(BACKOFF_S)) - 1] * spread)
-        self._tell(slot, "ended", failure.reason, failure.code, again=failure.again)
+        self._events.tell(slot, "ended", failure.reason, failure.code, again=failure.again)
 
     async def _attempt(self, slot: int) -> Failure:
         """Run one `ssh` to its end, and return how it ended."""
@@ -239,7 +231,7 @@ class SshLauncher:
             await asyncio.wait({logging_in, attempt.following}, return_when=asyncio.FIRST_COMPLETED)
             logging_in.cancel()
         if attempt.logged_in.is_set():
-            self._tell(slot, "started")
+            self._events.tell(slot, "started")
         code = await asyncio.shield(attempt.following)
         self._attempts.pop(slot, None)
         port = f"-p {host.port} " if host.port else ""
@@ -269,7 +261,7 @@ class SshLauncher:
     def _said(self, slot: int, text: str, logged_in: bool) -> None:
         self._log.info("a host said", host=self._hosts[slot].name, slot=slot, text=text)
         if logged_in and text.startswith(REASON):
-            self._tell(slot, "started", text.removeprefix(REASON))
+            self._events.tell(slot, "started", text.removeprefix(REASON))
 
     def _token_for(self, random: str) -> str:
         """Return the join token with the tunnel's end as the last address, or as the only one."""
@@ -292,17 +284,8 @@ class SshLauncher:
             await asyncio.wait([attempt.following for attempt in attempts])
         self._attempts = {slot: attempt for slot, attempt in self._attempts.items() if attempt not in attempts}
 
-    def _tell(
-        self,
-        slot: int,
-        state: Literal["asked", "started", "ended"],
-        reason: str = "",
-        code: int | None = None,
-        *,
-        again: bool = True,
-    ) -> None:
-        where = f"{destination_of(self._hosts[slot])} by ssh"
-        self._events.put_nowait(HostEvent(slot, state, where, reason, code, again))
+    def _where(self, slot: int) -> str:
+        return f"{destination_of(self._hosts[slot])} by ssh"
 
 
 def python_commands(python: str, arguments: str) -> str:

@@ -5,10 +5,10 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orchestra.launch.protocol import NEVER_AGAIN
+
 SSH_FAILED = 255
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-NEVER_AGAIN = (2, 76, 77)
-"""Exit codes of an agent that ends in the same way each time: misused, other version, not let in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Head:
         self._changed = asyncio.Event()
         self._own: Fingerprint = fingerprint()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._over = False
+        self._end: LeaveMsg | None = None  # the order that agents have had, once the run is over
         self._arrived_at = 0.0
         """When a piece of a file came last, in seconds of the node's clock."""
         self._log = root.log.bind(actor=f"{root.name}/{HEAD}")
@@ -151,8 +151,8 @@ class Head:
 
     def admit(self, msg: HostMsg) -> AdmittedMsg:
         """Let an agent in, or say why not."""
-        if self._over:
-            return AdmittedMsg(refusal=f"{self._run} is over", code=START_AGAIN)
+        if (end := self._end) is not None:
+            return AdmittedMsg(refusal=f"{self._run} is over", code=end.code, rejoin=end.rejoin)
         mixed_python, installed = self._options.allow_mixed_python, self._options.code == "installed"
         if text := refusal(self._own, msg.fingerprint, mixed_python=mixed_python, installed=installed):
             return AdmittedMsg(refusal=f"host {msg.name} is not let in: {text}", code=OTHER_VERSION)
@@ -233,7 +233,7 @@ class Head:
         slot.move("left" if leaving else "gone", slot.failed or reason)
         slot.nodes.clear()
         self._changed.set()
-        if self._over or self._root.stopping:
+        if self._end is not None or self._root.stopping:
             return
         if leaving:
             self._log.info("host left", slot=slot.slot, host=slot.name)
@@ -252,7 +252,7 @@ class Head:
             return
         slot.heard(event, self._root.clock.monotonic())
         self._changed.set()
-        if event.state == "ended" and slot.agent is not None and not self._over:
+        if event.state == "ended" and slot.agent is not None and self._end is None:
             self._root.loop.create_task(self._check_alive(slot, slot.incarnation, event))
 
     async def _check_alive(self, slot: HostSlot, incarnation: str, event: HostEvent) -> None:
@@ -288,10 +288,10 @@ class Head:
             reason: for their logs.
             deadline: seconds for the nodes to stop.
         """
-        self._over = True
+        self._end = LeaveMsg(code=code, reason=reason, deadline=deadline, rejoin=code == START_AGAIN)
         for slot in self.slots.values():
             if slot.agent is not None:
-                self._tell(slot, LeaveMsg(code=code, reason=reason, deadline=deadline))
+                self._tell(slot, self._end)
         ends_at = self._root.clock.monotonic() + 3 * deadline + AGENT_END_S
         while self._agents and (left := max(ends_at, self._arrived_at + ARRIVAL_S) - self._root.clock.monotonic()) > 0:
             self._changed.clear()
@@ -367,7 +367,7 @@ class Head:
             slot.move("left", slot.failed)
             return text
         slot.move("playing")
-        self._start(equip(self._root, self._run, self._code, self._hosted, slot, lambda: self._over))
+        self._start(equip(self._root, self._run, self._code, self._hosted, slot, lambda: self._end is not None))
         return ""
 
     def _ask_again(self, slot: HostSlot) -> None:

@@ -13,6 +13,13 @@ cores = 16
 memory = "64 GiB"
 setup = "module load cuda"
 scratch = "/scratch/me"
+
+Where the engine chooses the hosts, the table has their number, and there is no `[[host]]`:
+
+[launch]
+launch = "slurm"
+hosts = 8
+partition = "cpu"
 """
 
 import re
@@ -36,7 +43,9 @@ class HostsFile:
     """A file of hosts."""
 
     launch: Mapping[str, Any] = field(default_factory=dict)
-    """The flags of its table `[launch]` by parameter name, not yet checked."""
+    """The flags of its table `[launch]` by parameter name, not yet checked, but for `hosts`."""
+    number: int | None = None
+    """How many hosts its table `[launch]` asks for, where the engine chooses them; None if it names them."""
     here: HostSettings | None = None
     """The head, if it is among the hosts."""
     hosts: tuple[HostSettings, ...] = ()
@@ -88,8 +97,16 @@ def read_hosts_file(path: Path) -> HostsFile:
     launch, entries = tables.get("launch", {}), tables.get("host", [])
     if not isinstance(launch, dict):
         raise UsageError(f"{path}: launch must be a table, [launch]")
-    if not isinstance(entries, list) or not entries:
-        raise UsageError(f"{path}: it has no host; write [[host]] and name = ... for each")
+    count = launch.pop("hosts", None)
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise UsageError(f"{path}, [launch]: hosts is {count!r}: it must be a number, or write [[host]] for each")
+    if count is not None and entries:
+        raise UsageError(f"{path}: [launch] asks for {count} hosts, and [[host]] names some; write one of both")
+    if count is None and (not isinstance(entries, list) or not entries):
+        raise UsageError(
+            f"{path}: it has no host; write [[host]] and name = ... for each, or hosts = N in [launch] for an engine "
+            "that chooses them"
+        )
     here, hosts = None, list[HostSettings]()
     for number, entry in enumerate(entries, start=1):
         one = _host(f"{path}, host {number}", entry, len(hosts) + 1)
@@ -99,7 +116,7 @@ def read_hosts_file(path: Path) -> HostsFile:
             raise UsageError(f"{path}, host {number}: {HERE!r} is named twice")
         else:
             here = replace(one, slot=HEAD, name="")
-    return HostsFile({name.replace("-", "_"): value for name, value in launch.items()}, here, tuple(hosts))
+    return HostsFile({name.replace("-", "_"): value for name, value in launch.items()}, count, here, tuple(hosts))
 
 
 def _host(where: str, entry: object, slot: int) -> HostSettings:

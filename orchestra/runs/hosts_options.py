@@ -55,6 +55,8 @@ class HostsOptions:
     """True if the engine starts the head, and this process only asks for it."""
     ship: tuple[str, ...] = ()
     """Files and folders that go to the hosts beside the code."""
+    file_words: tuple[str, ...] = ()
+    """The flags that say what a file of hosts says, and are in place of it where the engine starts the head."""
     code: Literal["bundle", "installed"] = "bundle"
     """`installed` if the hosts use the orchestra that they have installed."""
     allow_mixed_python: bool = False
@@ -186,6 +188,8 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
     of_file = {name: _checked(Path(hosts), name, value) for name, value in file.launch.items()}
     settings = {name: value for name, value in (of_file | given).items() if value is not False and value != ()}
     engine = ENGINES[settings.pop("launch", "ssh")]
+    for name in engine.needless(settings) & of_file.keys() - given.keys():
+        settings.pop(name, None)
     for name in settings:
         if engine.name not in (engines := engines_with(name)):
             where = "" if name in given else f"{hosts}, [launch]: "
@@ -206,11 +210,12 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
     return HostsOptions(
         engine=engine.name,
         hosts=tuple(host.with_defaults(**defaults) for host in asked.hosts),
-        here=asked.here or HostSettings(HEAD),
+        here=asked.here or asked.head or HostSettings(HEAD),
         head_plays=asked.here is not None,
         min_hosts=least,
         max_hosts=most,
         settings=own,
+        file_words=_words(file, engine, given),
         head_elsewhere=asked.head_elsewhere,
         **times | settings,
     )
@@ -218,12 +223,14 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
 
 def _asked(hosts: str | None, file: HostsFile, engine: Engine, settings: Mapping[str, Any]) -> AskedHosts:
     """Return the head if it is among the hosts, and the other hosts in the order of their slots."""
-    if hosts and is_hosts_file(hosts) and engine.takes_file:
+    if (file.hosts or file.here) and engine.takes_file:
         return AskedHosts(file.hosts, file.here)
+    if file.number is not None:
+        hosts = str(file.number)
     number = int(hosts) if hosts and hosts.isascii() and hosts.isdecimal() else None
     if engine.counted is not None:
         if hosts and number is None:
-            file_too = " or a file" if engine.takes_file else ""
+            file_too = " or a file" if engine.takes_file else ", or a file with hosts = N in [launch]"
             raise UsageError(f"--launch {engine.name} takes a number of hosts{file_too}, got --hosts {hosts}")
         if number is not None and not 1 <= number <= MOST_HOSTS:
             raise UsageError(f"--hosts: {hosts} hosts are not allowed; 1 to {MOST_HOSTS} are")
@@ -245,6 +252,19 @@ def _asked(hosts: str | None, file: HostsFile, engine: Engine, settings: Mapping
         except UsageError as error:
             raise UsageError(f"--hosts: {error}; a file of hosts ends in .toml") from None
     return AskedHosts(tuple(entries), here)
+
+
+def _words(file: HostsFile, engine: Engine, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words that say on a command line what a file says, without what is for the submitter alone."""
+    if file.number is None:
+        return ()
+    words = [f"--hosts={file.number}"]
+    for name, value in file.launch.items():
+        if name in given or name in engine.submit_flags or value is False:
+            continue
+        values = value if isinstance(value, list) else [value]
+        words += [_option(name) if one is True else f"{_option(name)}={one}" for one in values]
+    return tuple(words)
 
 
 def _checked(file: Path, name: str, value: object) -> Any:

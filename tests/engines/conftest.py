@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import kubernetes_schemas
 import pod_runner
 import pytest
 import ray_cluster
@@ -47,11 +48,9 @@ def ray() -> Iterator[ray_cluster.RayCluster]:
 @pytest.fixture(scope="session")
 def kubernetes_python() -> Path:
     """An interpreter with the published schemas of Kubernetes."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(os.environ.get("ORCHESTRA_KUBERNETES_ENV") or f"{cache}/orchestra-tests/kubernetes")
-    if not (folder / "bin" / "python").exists():
-        pytest.skip(f"{NOT_TESTED}: the schemas of Kubernetes are not installed; `make test-engines` does it")
-    return folder / "bin" / "python"
+    if reason := kubernetes_schemas.kubernetes_missing():
+        pytest.skip(f"{NOT_TESTED}: {reason}")
+    return kubernetes_schemas.kubernetes_python()
 
 
 @pytest.fixture

@@ -2,64 +2,31 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from engine_runs import ENDLESS, EXPERIMENTS, QUICK, Command
 from ray_cluster import ADDRESSES, CPUS, RayCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 240.0
-QUICK = [
-    *("--scenario", "3m", "--steps", "600", "--workers", "1", "--envs-per-worker", "4", "--learning-starts", "8"),
-    *("--batch-size", "4", "--updates-per-episode", "0.05", "--hidden-size", "8", "--eval-interval", "1000000"),
-    *("--final-eval-episodes", "4", "--epsilon-steps", "1000", "--target-update-interval", "10", "--code", "installed"),
-]
-ENDLESS = ["--steps", "100000000"]
 GROUPS = "from ray.util import placement_group_table as t; print([g['state'] for g in t().values()])"
 ACTORS = "from ray.util.state import list_actors; print([a.state for a in list_actors(limit=9999)])"
 
 
-class Command:
+class RayCommand(Command):
     """A command of a user of the cluster, in a folder with the experiment and the runs."""
 
     def __init__(self, ray: RayCluster, folder: Path, *words: str) -> None:
-        self.folder = folder
+        shutil.copytree(EXPERIMENTS, folder, dirs_exist_ok=True)
+        command = [str(ray.python), "-m", "orchestra", "run", "qmix_8m.py", *QUICK, "--launch", "ray", *words]
         self._ray = ray
-        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
-        shutil.copy(ROOT / "experiments" / "train.py", folder / "mine.py")
-        command = [str(ray.python), "-m", "orchestra", "run", "mine.py", *QUICK, "--launch", "ray", *words]
-        self.process = psutil.Popen(
-            command,
-            cwd=folder,
-            env=ray.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    @property
-    def out(self) -> str:
-        self._out.seek(0)
-        return self._out.read()
-
-    @property
-    def run(self) -> Path:
-        """The directory of the run."""
-        self.until(lambda: list(self.folder.glob("runs/*/*/config.json")))
-        return next(self.folder.glob("runs/*/*/config.json")).parent
+        super().__init__(folder, command, ray.environment)
 
     def agents(self) -> dict[str, psutil.Process]:
         """The agents of the cluster, by the number of their slot."""
@@ -71,60 +38,26 @@ class Command:
                     found[words[words.index("--slot") + 1]] = process
         return found
 
-    def until_playing(self) -> list[psutil.Process]:
-        """Wait until the workers of both hosts play; return all processes of the hosts."""
-        self.until(lambda: self.playing() == [1, 2])
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the hosts."""
         return [each for agent in self.agents().values() for each in (agent, *agent.children(recursive=True))]
 
-    def playing(self) -> list[int]:
-        steps = [json.loads(path.read_text())["hosts"] for path in self.folder.glob("runs/*/*/hosts.json")]
-        return sorted(host["slot"] for hosts in steps for host in hosts if host.get("env_steps"))
-
-    def hosts(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads((self.run / "hosts.json").read_text())["hosts"]
-        return found
-
-    def log(self, event: str) -> list[dict[str, Any]]:
-        lines = (self.run / "logs" / "learner.jsonl").read_text().split("\n")[:-1]
-        return [each for each in map(json.loads, lines) if each["event"] == event]
-
-    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
-        """Wait until a condition holds."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"it took too long\n{self.story()}"
-            time.sleep(0.2)
-
-    def ends(self) -> int:
-        try:
-            return int(self.process.wait(PATIENCE_S))
-        except psutil.TimeoutExpired:
-            pytest.fail(self.story())
-
-    def story(self) -> str:
-        logs = "".join(
-            f"\n--- {path}\n{path.read_text()[-3000:]}"
-            for pattern in ("logs/learner.jsonl", "hosts.json")
-            for path in self.folder.glob(f"runs/*/*/{pattern}")
-        )
-        return f"{self.process.args}\n{self.out}{logs}"
-
-    def close(self) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.process.kill()
-        self.process.wait(10)
-        self._out.close()
+    def job(self) -> str:
+        """The number of the job, once it is submitted."""
+        self.until(lambda: re.search(r"raysubmit_\w+", self.out))
+        (found,) = set(re.findall(r"raysubmit_\w+", self.out))
+        return str(found)
 
 
-Start = Callable[..., Command]
+Start = Callable[..., RayCommand]
 
 
 @pytest.fixture
 def start(ray: RayCluster, tmp_path: Path) -> Iterator[Start]:
-    started: list[Command] = []
+    started: list[RayCommand] = []
 
-    def begin(*words: str) -> Command:
-        started.append(Command(ray, tmp_path, *words))
+    def begin(*words: str) -> RayCommand:
+        started.append(RayCommand(ray, tmp_path, *words))
         return started[-1]
 
     yield begin
@@ -151,7 +84,7 @@ def test_threads_and_gpus_are_as_placed_and_not_as_ray_sets_them(ray: RayCluster
     engine = json.dumps({"env_vars": {"OMP_NUM_THREADS": "7"}})
     asked = ("--host-cores", "2", "--host-gpus", "1", "--workers", "2", "--runtime-env-json", engine)
     run = start("--hosts", "2", *ENDLESS, *asked)
-    run.until_playing()
+    run.until_playing(1, 2)
     agent = run.agents()["1"]
     assert agent.environ()["OMP_NUM_THREADS"] == "7", "what the engine has set reaches the agent, and no node"
     workers = [each for each in agent.children(recursive=True) if "worker-1-0" in each.cmdline()]
@@ -164,7 +97,7 @@ def test_threads_and_gpus_are_as_placed_and_not_as_ray_sets_them(ray: RayCluster
 
 def test_the_agent_of_a_killed_actor_ends_and_another_takes_its_slot(ray: RayCluster, start: Start) -> None:
     run = start("--hosts", "2", *ENDLESS)
-    run.until_playing()
+    run.until_playing(1, 2)
     agent = run.agents()["1"]
     actor = agent.parent()
     assert actor is not None
@@ -182,9 +115,10 @@ def test_the_agent_of_a_killed_actor_ends_and_another_takes_its_slot(ray: RayClu
 
 def test_nothing_is_left_when_the_driver_is_killed(ray: RayCluster, start: Start) -> None:
     run = start("--hosts", "2", *ENDLESS)
-    processes = run.until_playing()
+    run.until_playing(1, 2)
+    processes = run.processes()
     run.process.kill()
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=5)
     assert not alive
     run.until(lambda: nothing_is_left(ray), 60)
 
@@ -200,37 +134,27 @@ def test_a_group_that_does_not_fit_is_said_with_what_the_nodes_have(ray: RayClus
 
 
 def test_a_job_that_is_stopped_saves_and_goes_on_under_its_name(ray: RayCluster, start: Start) -> None:
-    submit = ("--hosts", "2", "--ray-address", ray.dashboard, "--as", "mine", *ENDLESS)
-    first = start(*submit)
+    submit = ("--hosts", "2", "--ray-address", ray.dashboard, "--as", "mine")
+    first = start(*submit, *ENDLESS)
+    first.until_playing(1, 2)
     first.until_playing()
-    first.until(lambda: (first.run / "metrics.jsonl").exists())
     head = psutil.Process(json.loads((first.run / "join.json").read_text())["pid"])
     assert "OMP_NUM_THREADS" not in head.environ(), "Ray sets it to 1 in the process of a job"
-    (job,) = set(re.findall(r"raysubmit_\w+", first.out))
-    ray.ask("job", "stop", "--address", ray.dashboard, job)
+    ray.ask("job", "stop", "--address", ray.dashboard, first.job())
     first.ends()
-    steps = state_steps(first.run)
-    assert steps > 0, first.story()
+    assert first.saved(), first.story()
     assert nothing_is_left(ray)
-    second = start(*submit[:-1], str(steps + 200))
+    steps = max(first.steps())
+    second = start(*submit, "--steps", str(steps + 200))
     assert second.ends() == 0, second.story()
-    assert second.run == first.run
-    assert [each["env_steps"] for each in metrics(second.run)][-1] >= steps + 200
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
-
-
-def state_steps(run: Path) -> int:
-    """The environment steps of the last record before the run was stopped."""
-    assert list((run / "state").iterdir()), "it has saved"
-    return int(metrics(run)[-1]["env_steps"])
+    records = second.steps()
+    assert max(records) >= steps + 200
+    assert min(records[len(first.steps()) :], default=steps) >= steps, "it goes on from what was saved"
 
 
 def test_the_secret_is_nowhere_in_ray(ray: RayCluster, start: Start) -> None:
     run = start("--hosts", "2", "--ray-address", ray.dashboard, "--as", "hidden", *ENDLESS)
-    run.until_playing()
+    run.until_playing(1, 2)
     secret = json.loads((run.run / "join.json").read_text())["token"]["secret"]
     assert len(secret) == 64
     shown = [
@@ -247,15 +171,16 @@ def test_the_secret_is_nowhere_in_ray(ray: RayCluster, start: Start) -> None:
             folder = Path(f"/proc/{process.pid}")
             for name in ("cmdline", "environ"):
                 assert secret.encode() not in (folder / name).read_bytes(), process
-    (job,) = set(re.findall(r"raysubmit_\w+", run.out))
-    ray.ask("job", "stop", "--address", ray.dashboard, job)
+    ray.ask("job", "stop", "--address", ray.dashboard, run.job())
     run.ends()
     assert nothing_is_left(ray)
 
 
 def test_the_head_keeps_its_own_handlers_of_signals(ray: RayCluster, start: Start) -> None:
     run = start("--hosts", "1", "--as", "told", *ENDLESS)
-    run.until(lambda: run.playing() == [1] and (run.run / "metrics.jsonl").exists() and metrics(run.run))
-    os.kill(run.process.pid, signal.SIGTERM)
+    run.until_playing()
+    run.process.terminate()
     assert run.ends() == 75, run.story()
-    assert list((run.run / "state").iterdir())
+    assert run.saved()
+    assert "SIGTERM received" not in run.out, "Ray's own handler ends the process three seconds later"
+    assert nothing_is_left(ray)

@@ -4,7 +4,6 @@
 set -u
 folder=${ORCHESTRA_KUBERNETES_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/orchestra-tests/kubernetes}
 [ -d "$folder" ] && "$folder/bin/python" -c 'import kubernetes_validate' 2>/dev/null && exit 0
-cd / || exit 0
 "$1" -m venv "$folder" && "$folder/bin/python" -m pip install --quiet 'kubernetes-validate>=1.30' >/dev/null 2>&1
 "$folder/bin/python" -c 'import kubernetes_validate' 2>/dev/null ||
     echo "The schemas of Kubernetes could not be installed; its tests are skipped" >&2

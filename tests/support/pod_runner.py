@@ -4,6 +4,7 @@ Played are: the index variable, names of pods, Secrets, empty volumes and claims
 the grace, exit codes, `podFailurePolicy`, `backoffLimit`, and replacement. There are no images, users or limits.
 """
 
+import math
 import os
 import re
 import shlex
@@ -70,6 +71,17 @@ class Pod:
         self.killed_at = time.monotonic() + self.spec["terminationGracePeriodSeconds"]
         for first in self.process.children():
             first.terminate()
+
+    def freeze(self) -> None:
+        """Have its node stop answering: its processes stand still, and its Job gives it up, though it never ends."""
+        self.deleted, self.killed_at = True, math.inf
+        for process in self.process.children(recursive=True):
+            process.suspend()
+
+    def thaw(self) -> None:
+        """Have its node answer again."""
+        for process in self.process.children(recursive=True):
+            process.resume()
 
     def code(self) -> int | None:
         """Return the exit code as Kubernetes counts it, or None while the pod runs."""

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on one machine, for tests."""
+"""A real Ray cluster of several nodes on one machine, for tests."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -36,9 +37,14 @@ def why_unavailable() -> str:
 
 
 class RayCluster:
-    """Two nodes, from entering to leaving the block. Other clusters of the machine are left alone."""
+    """Some nodes, from entering to leaving the block. Other clusters of the machine are left alone.
 
-    def __init__(self) -> None:
+    Args:
+        addresses: of the nodes.
+    """
+
+    def __init__(self, addresses: Sequence[str] = ADDRESSES) -> None:
+        self._addresses = addresses
         self.folder = Path(tempfile.mkdtemp(prefix="ry"))  # sockets have short paths
         self.python = environment_folder() / "bin" / "python"
         self._ray = str(environment_folder() / "bin" / "ray")
@@ -60,7 +66,8 @@ class RayCluster:
                 *("--head", f"--port={port}", f"--node-ip-address={ADDRESSES[0]}", f"--temp-dir={self.folder}/r"),
                 *("--include-dashboard=true", f"--dashboard-host={ADDRESSES[0]}", f"--dashboard-port={dashboard}"),
             )
-            self._start(f"--address={self.address}", f"--node-ip-address={ADDRESSES[1]}")
+            for address in self._addresses[1:]:
+                self._start(f"--address={self.address}", f"--node-ip-address={address}")
         except BaseException:
             self.__exit__()
             raise
@@ -68,6 +75,8 @@ class RayCluster:
 
     def __exit__(self, *error: object) -> None:
         for node in reversed(self._nodes):  # never `ray stop`, which ends every Ray of the machine
+            if node.poll() is not None:
+                continue
             family = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
             node.terminate()
             _, alive = psutil.wait_procs(family, timeout=10)
@@ -76,6 +85,17 @@ class RayCluster:
                     process.kill()
             node.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill_node(self, number: int) -> None:
+        """Kill all processes of a node, but not the first, which has the tables of the cluster.
+
+        Agents have sessions of their own, but not process trees.
+        """
+        node = self._nodes[number]
+        for process in (*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.wait(10)
 
     def ask(self, *command: str, timeout: float = 120.0) -> str:
         """Return what a command of Ray prints."""

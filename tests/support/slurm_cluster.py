@@ -42,7 +42,7 @@ def why_unavailable() -> str:
 class SlurmCluster:
     """While the block runs, a cluster with virtual nodes `vn1`, `vn2`, …, which share files and processes.
 
-    The partition `ci` gives a node to one job at a time, and `shared` to two.
+    The partition `ci` gives a node to one job at a time, `shared` to two, and a job of `urgent` preempts those of `ci`.
 
     Args:
         folder: for all files of the daemons.
@@ -197,6 +197,7 @@ class SlurmCluster:
             f"CPUs={self._cores} RealMemory=4000 State=UNKNOWN{' Gres=gpu:1' if number in GPU_NODES else ''}"
             for number in range(1, self.nodes + 1)
         ]
+        everywhere = f"Nodes=vn[1-{self.nodes}] MaxTime=INFINITE State=UP"
         return "\n".join(
             [
                 *("ClusterName=ci", "SlurmctldHost=localhost(127.0.0.1)", f"SlurmctldPort={PORT}"),
@@ -214,8 +215,10 @@ class SlurmCluster:
                 *("SlurmdParameters=config_overrides", "ReturnToService=2", "SlurmctldTimeout=30", "SlurmdTimeout=15"),
                 *(f"KillWait={KILL_WAIT_S}", "WaitTime=0", "MinJobAge=300"),
                 *nodes,
-                f"PartitionName=ci Nodes=vn[1-{self.nodes}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",
-                f"PartitionName=shared Nodes=vn[1-{self.nodes}] MaxTime=INFINITE State=UP OverSubscribe=FORCE:2",
+                *("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"),
+                f"PartitionName=ci {everywhere} Default=YES OverSubscribe=NO PriorityTier=1 PreemptMode=REQUEUE",
+                f"PartitionName=urgent {everywhere} OverSubscribe=NO PriorityTier=9 PreemptMode=OFF",
+                f"PartitionName=shared {everywhere} OverSubscribe=FORCE:2 PriorityTier=1 PreemptMode=OFF",
                 "",
             ]
         )

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from orchestra import Node, Unreachable
+from orchestra import Actor, Node, Unreachable, on
 from orchestra.cli.exit_codes import NOT_LET_IN
 from orchestra.hosts.agent import Agent
-from orchestra.hosts.messages import AdmittedMsg
+from orchestra.hosts.messages import HEAD, AdmittedMsg, HostMsg, LeaveMsg
 from orchestra.hosts.scratch import Scratch
 from orchestra.hosts.token import JoinToken
 from orchestra.runs import join_file
@@ -139,6 +139,57 @@ def test_nobody_listening_is_the_end_of_a_head_unless_it_may_be_started_again(
                 assert node is not None
                 assert node.root == "learner"
                 await node.stop()
+
+    run(main())
+
+
+class Desk(Actor[HostMsg]):
+    """In the place of a head: lets the first agent in, tells it at once to leave, and then refuses it."""
+
+    def __init__(self, came: "asyncio.Queue[int]", order: LeaveMsg) -> None:
+        self._came, self._order, self._over = came, order, False
+
+    @on(HostMsg)
+    async def admit(self, msg: HostMsg) -> AdmittedMsg:
+        self._came.put_nowait(msg.pid)
+        if self._over:
+            return AdmittedMsg(refusal="a-run is over", code=self._order.code, rejoin=self._order.rejoin)
+        self._over = True
+        await msg.agent.tell(self._order)
+        return AdmittedMsg(slot=1)
+
+
+@pytest.mark.parametrize("dial_on", [False, True])
+def test_an_agent_that_dials_on_stays_for_the_head_that_goes_on_with_a_stopped_run(
+    run: Run, tmp_path: Path, dial_on: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    token = JoinToken.new("a-run", (address,), tls=None)
+    came: asyncio.Queue[int] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def head(order: LeaveMsg) -> AsyncIterator[None]:
+        async with Node("learner", listen=address, secret=token.secret).running() as node:
+            node.spawn(HEAD, Desk, came, order)
+            yield
+
+    async def main() -> None:
+        words = ["-m", "orchestra", "host", "--token", "-", "--scratch", str(tmp_path), *["--dial-on"][: int(dial_on)]]
+        async with head(LeaveMsg(code=75, reason="stopped", deadline=0.1, rejoin=True)):
+            agent = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=subprocess.PIPE)
+            assert agent.stdin is not None
+            agent.stdin.write(token.line().encode())
+            assert await came.get() == agent.pid
+            if not dial_on:
+                assert await agent.wait() == 75
+                return
+            assert await came.get() == agent.pid, "it has not looked for another head"
+        async with head(LeaveMsg(code=0, reason="done", deadline=0.1)):
+            while not came.empty():
+                came.get_nowait()
+            assert await came.get() == agent.pid
+            assert await agent.wait() == 0
 
     run(main())
 

@@ -17,6 +17,7 @@ from orchestra.launch.kubernetes import KubernetesSubmitter, hosts_of
 from orchestra.launch.kubernetes_yaml import yaml_of
 
 GOLDEN = Path(__file__).with_name("kubernetes.yaml")
+GOLDEN_JOB_SET = GOLDEN.with_name("kubernetes_jobset.yaml")
 IMAGE = {"image": "registry.example/rl:1"}
 
 
@@ -58,6 +59,7 @@ def test_hosts_are_replaced_however_they_end_and_the_head_is_not_if_that_is_usel
 
 def test_a_job_set_has_the_same_jobs_and_names_pods_by_its_own_rule() -> None:
     found, script = files({"jobset": True})
+    assert found == GOLDEN_JOB_SET.read_text()
     assert "kind: JobSet" in found
     assert "kind: Service" not in found
     assert found.count("subdomain: monday") == 1, "the JobSet gives it to its pods"

@@ -87,7 +87,7 @@ def test_only_what_was_asked_for_is_written() -> None:
 def test_each_flag_of_slurm_has_its_place_in_the_config_and_each_field_a_flag() -> None:
     known = {name for name in ENGINE.flags.__annotations__ if name != "return"}
     assert set(FLAGS) | {"nodes", "grace", "requeue"} == {field.name for field in fields(SlurmConfig)}
-    assert set(FLAGS.values()) | {"once", "max_restarts", "sweep", "sweep_parallel", "detach"} == known
+    assert set(FLAGS.values()) | {"once", "max_restarts", "sweep", "sweep_parallel", "detach", "head_here"} == known
     assert ENGINE.submit_flags <= known
 
 

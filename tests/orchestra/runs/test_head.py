@@ -340,6 +340,24 @@ def test_a_host_with_a_full_disk_that_the_run_needs_is_the_cause_of_its_end(
     at_a_table(run, code, tmp_path, test)
 
 
+@pytest.mark.parametrize(("code_at_end", "rejoin"), [(75, True), (0, False)])
+def test_agents_are_told_whether_the_run_may_go_on_under_another_head(
+    run: Run, code: Bundle, tmp_path: Path, code_at_end: int, rejoin: bool
+) -> None:
+    async def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        ending = asyncio.create_task(table.head.end(code_at_end, "stopped", deadline=1.0))
+        order = await table.told["a1"].get()
+        assert (order.code, order.rejoin) == (code_at_end, rejoin)
+        late = table.arrives(2, "a2")
+        assert (late.refusal, late.code, late.rejoin) == ("a-run is over", code_at_end, rejoin)
+        table.head._agents.clear()
+        table.head._changed.set()
+        await ending
+
+    at_a_table(run, code, tmp_path, test)
+
+
 def test_the_head_waits_for_an_agent_as_long_as_pieces_of_its_files_arrive(code: Bundle, tmp_path: Path) -> None:
     async def scenario(sim: Simulation) -> None:
         root = sim.node("learner")

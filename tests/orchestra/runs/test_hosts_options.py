@@ -1,6 +1,5 @@
 """What a run over several hosts was asked to do, from flags and from a file; a slip is named with its place."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,8 +130,49 @@ def test_flags_that_contradict_each_other_are_refused(given: dict[str, Any], sai
     assert str(caught.value).startswith(said)
 
 
+QUEUED = """
+[launch]
+launch = "slurm"
+hosts = 4
+time = "02:00:00"
+sbatch = ["--mail-type=END", "--nice"]
+setup = "module load cuda"
+join-timeout = 90
+allow-mixed-python = true
+python = "/opt/py"
+"""
+
+
+def test_a_file_has_the_number_of_hosts_and_the_settings_of_an_engine_that_chooses_them() -> None:
+    options = asked(hosts=written(QUEUED), time="10")
+    assert (options.engine, options.head_elsewhere, [host.slot for host in options.hosts]) == ("slurm", True, [1, 2, 3])
+    assert (options.join_timeout, options.settings["time"]) == (90, "10"), "a flag beats the file"
+    assert options.settings["sbatch"] == ("--mail-type=END", "--nice")
+
+
+def test_the_job_of_a_head_gets_what_a_file_says_as_flags_and_not_the_file() -> None:
+    options = asked(hosts=written(QUEUED), python="/usr/bin/python3")
+    assert options.file_words == (*("--hosts=4", "--launch=slurm", "--join-timeout=90", "--allow-mixed-python"),), (
+        "without those that are for sbatch, and the one that is a flag already"
+    )
+
+
+def test_settings_of_a_file_that_ask_for_a_job_are_left_out_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"JOB_ID": "7", "JOB_NUM_NODES": "4", "JOB_CPUS_PER_NODE": "8(x4)"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    options = asked(hosts=written(QUEUED))
+    assert not options.head_elsewhere
+    assert "time" not in options.settings
+    assert options.hosts[0].setup == "module load cuda"
+    with pytest.raises(UsageError, match="--time is for a job that is submitted, and this is job 7; leave it out"):
+        asked(hosts="hosts.toml", time="10")
+
+
 def test_a_file_of_hosts_is_refused_by_an_engine_that_chooses_them() -> None:
-    with pytest.raises(UsageError, match=re.escape("--launch slurm takes a number of hosts, got --hosts hosts.toml")):
+    with pytest.raises(
+        UsageError, match=r"--launch slurm takes a number of hosts, or a file with hosts = N in \[launch\], got"
+    ):
         hosts_options({"hosts": written("[[host]]\nname = 'a'"), "launch": "slurm"})
 
 
@@ -161,7 +201,10 @@ def test_a_file_of_hosts_is_refused_by_an_engine_that_chooses_them() -> None:
             "[launch]\njoin-timeout = 'soon'\n[[host]]\nname = 'a'",
             "hosts.toml, [launch]: --join-timeout: 'soon' is not a finite number (it takes float > 0)",
         ),
-        ("[launch]\nhosts = 'a'\n[[host]]\nname = 'a'", "hosts.toml, [launch]: there is no 'hosts'; the settings are "),
+        ("[launch]\nhosts = 'a'\n[[host]]\nname = 'a'", "hosts.toml, [launch]: hosts is 'a': it must be a"),
+        ("[launch]\nhosts = 2\n[[host]]\nname = 'a'", "hosts.toml: [launch] asks for 2 hosts, and [[host]] names some"),
+        ("[launch]\nhosts = 2", "--hosts 2: a number needs --launch, one of local, slurm, "),
+        ("[launch]\nhosts = 0\nlaunch = 'local'", "--hosts: 0 hosts are not allowed"),
         (
             "[launch]\nlaunch = 'local'\nsetup = 'x'\n[[host]]\nname = 'a'",
             "hosts.toml, [launch]: --setup is for --launch ssh and slurm, not for local",

@@ -73,7 +73,7 @@ SLURM: dict[str, Any] = {
     **dict.fromkeys(("partition", "head_partition", "account", "qos", "constraint", "reservation", "exclude"), "gpu"),
     **dict.fromkeys(("gpu_type", "job_name"), "gpu"),
     **dict.fromkeys(("cpus_per_task", "gpus_per_node", "head_gpus", "head_cores", "max_restarts", "sweep_parallel"), 2),
-    **dict.fromkeys(("once", "detach", "debug"), True),
+    **dict.fromkeys(("once", "detach", "debug", "head_here"), True),
     "time": "10:00",
     "mem": "4G",
     "sbatch": ("--mail-type=END",),
