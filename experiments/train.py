@@ -98,6 +98,10 @@ def experiment(
     double_q: Annotated[bool, Field(description="double Q-learning: the online network picks the action")] = True,
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     init: Annotated[Literal["uniform", "orthogonal"], Field(description="initial parameters")] = "uniform",
+    kernels: Annotated[
+        Literal["auto", "numba", "torch"],
+        Field(description="what computes gradient steps on a CPU: loops that numba compiles, or plain torch"),
+    ] = "auto",
     target_update_interval: Annotated[
         int | None, Field(ge=1, description="gradient steps between copies to the target; 10, COMA 50")
     ] = None,
@@ -150,6 +154,8 @@ def experiment(
         raise UsageError("--asynchronous is for the simulator; games of StarCraft II always have their own processes")
     if not asynchronous and (envs_per_process != 1 or (env != "smac" and (min_batch, max_wait) != (1, 0.002))):
         raise UsageError("--min-batch, --max-wait and --envs-per-process need --asynchronous")
+    if kernels == "numba" and gpus_of(device):
+        raise UsageError(f"--kernels numba is for the CPU; on {device} torch computes: leave it out")
     if federated and (coma or not proxy or drop_stale is not None):
         raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
     waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
@@ -176,6 +182,7 @@ def experiment(
         "td_lambda": td_lambda,
         "hidden_size": hidden_size,
         "init": init,
+        "kernels": kernels,
         "target_update_interval": target_update_interval,
     }
     at_once = n_workers * envs_per_worker
@@ -211,7 +218,8 @@ def experiment(
     topology = Topology(f"{title}_{spec.name}")
     topology.before_start(partial(require, device), everywhere=False)  # the learner is on the head
     topology.before_start(planned.prepare)
-    topology.before_start(policies.prepare)
+    if own_class is None and kernels != "torch":
+        topology.before_start(policies.prepare)
     learner = topology.node("learner", gpus=gpus_of(device))
     monitor = learner.spawn("monitor", Monitor, title=f"{title} {spec.name}")
     new_shard = partial(

@@ -105,7 +105,7 @@ def agent_values(
         head: the last layer.
         scratch: kept memory.
     """
-    if inputs.picks.is_cuda:
+    if inputs.picks.is_cuda or not inputs.compiled:
         return agent_values_by_torch(inputs, n_agents, embed, gru, head)
     weights = (*embed.parameters(), *gru.parameters(), *head.parameters())
     keeps = torch.is_grad_enabled()
@@ -114,7 +114,10 @@ def agent_values(
 
 
 def agent_values_by_torch(inputs: AgentInputs, n_agents: int, embed: nn.Linear, gru: nn.GRU, head: nn.Linear) -> Tensor:
-    """Do as `agent_values` with inputs of one part, by operations of torch, which on a GPU are cuDNN's."""
+    """Do as `agent_values` with inputs of one part, by operations of torch, which on a GPU are cuDNN's.
+
+    This is the reference of the compiled loops. Rows that nobody asks for have other values.
+    """
     (living,) = inputs.living
     w, table = pair_table(embed, living.obs.shape[1], n_agents)
     x = torch.cat([table, torch.addmm(embedding(living.pairs, table), living.obs, w.t())]).relu()

@@ -40,6 +40,8 @@ class AgentInputs:
     asked: NDArray[np.int64]
     """Rows of each step, from the first, whose outputs are used. Outputs of the others are finite but meaningless."""
     bounds: tuple[int, ...]
+    compiled: bool = True
+    """True if the network's values are computed by the compiled loops, false if by operations of torch."""
 
     @classmethod
     def of(
@@ -51,11 +53,15 @@ class AgentInputs:
         n_actions: int,
         n_parts: int = 1,
         memory: Tensor | None = None,
+        compiled: bool = True,
     ) -> "AgentInputs":
         """Gather the frames of a padded batch. Those that nobody asks for pass for frames that see nothing.
 
-        Observations come to lie in `memory` (at least F * A, O), if there is any.
+        Observations come to lie in `memory` (at least F * A, O), if there is any. If not `compiled`, NumPy gathers them
+        in new memory, and there is one part.
         """
+        if not compiled:
+            return cls._by_numpy(padded, packing, last_actions, n_actions)
         n_agents, size = padded.shape[-2:]
         rows = len(packing.frames) * n_agents
         obs = torch.empty(rows, size, dtype=torch.float32) if memory is None else memory
@@ -95,9 +101,30 @@ class AgentInputs:
             bounds=tuple(bound * n_agents for bound in bounds),
         )
 
+    @classmethod
+    def _by_numpy(
+        cls, padded: NDArray[np.float32], packing: Packing, last_actions: NDArray[np.int64], n_actions: int
+    ) -> "AgentInputs":
+        n_agents, size = padded.shape[-2:]
+        blocks, asked = np.asarray(packing.frame_blocks), np.asarray(packing.asked_blocks)
+        rank = np.arange(len(packing.frames)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+        seen = padded.reshape(-1, n_agents, size)[packing.frames]
+        lives = seen.any(-1) & (rank < np.repeat(asked, blocks))[:, None]
+        pairs = (last_actions + 1) * n_agents + np.arange(n_agents)
+        picks = pairs.copy()
+        picks[lives] = (n_actions + 1) * n_agents + np.arange(lives.sum())
+        return cls(
+            living=(LivingRows(torch.from_numpy(seen[lives]), torch.from_numpy(pairs[lives])),),
+            picks=torch.from_numpy(picks.reshape(-1)),
+            blocks=blocks * n_agents,
+            asked=asked * n_agents,
+            bounds=(0, int(blocks[0]) * n_agents),
+            compiled=False,
+        )
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "AgentInputs":
         """Return it on `device`, observations as `dtype`."""
         living = tuple(
             LivingRows(part.obs.to(device, non_blocking=True).to(dtype), part.pairs.to(device)) for part in self.living
         )
-        return AgentInputs(living, self.picks.to(device), self.blocks, self.asked, self.bounds)
+        return AgentInputs(living, self.picks.to(device), self.blocks, self.asked, self.bounds, self.compiled)

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 
+from components.envs.skirmish.compiling import COMPILED
 from components.policies.acting import HIDDEN_SIZE
 from components.policies.initial import InitKind
 from components.policies.optimizer import OptimizerKind
+
+KernelKind = Literal["auto", "numba", "torch"]
+"""What computes a gradient step on a CPU: loops that numba compiles, or operations of torch."""
 
 
 class RecurrentOptions(TypedDict, total=False):
@@ -26,6 +30,7 @@ class RecurrentOptions(TypedDict, total=False):
     seed: int
     device: str
     dtype: torch.dtype
+    kernels: KernelKind
 
 
 class LearningOptions(RecurrentOptions, total=False):
@@ -67,6 +72,10 @@ class Options:
     with any number of threads."""
     dtype: torch.dtype = torch.float32
     """Of all parameters; float64 serves tests. `params`, hidden states and priorities are always float32."""
+    kernels: KernelKind = "auto"
+    """"numba" for the compiled loops, "torch" for plain operations of torch, the reference. "auto" is "numba", but
+    "torch" under `NUMBA_DISABLE_JIT=1`. Both agree to 1e-9 in float64 and to 1e-5 in float32, of the largest number of
+    an array. On a GPU torch computes, and "numba" is refused."""
 
     def __post_init__(self) -> None:
         check_options(
@@ -80,8 +89,16 @@ class Options:
                 "target_update_interval": (self.target_update_interval, self.target_update_interval >= 1, "at least 1"),
                 "grad_norm_clip": (self.grad_norm_clip, self.grad_norm_clip > 0, "above 0"),
                 "priority_eta": (self.priority_eta, 0 <= self.priority_eta <= 1, "in [0, 1]"),
+                "kernels": (self.kernels, self.kernels in ("auto", "numba", "torch"), "'auto', 'numba' or 'torch'"),
             }
         )
+        if self.kernels == "numba" and self.device != "cpu":
+            raise ValueError(f"kernels must be 'auto' or 'torch' on {self.device}: the compiled loops are for the CPU")
+
+    @property
+    def compiled(self) -> bool:
+        """True if compiled loops gather batches and, on a CPU, compute."""
+        return self.kernels == "numba" or (self.kernels == "auto" and COMPILED)
 
 
 def check_options(options: Mapping[str, tuple[object, bool, str]]) -> None:

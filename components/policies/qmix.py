@@ -23,11 +23,12 @@ class MonotonicMixer(nn.Module):
         state_size: S.
         embed: units of the mixing layer.
         hypernet: hidden units of the two hypernetworks for weights.
+        compiled: whether compiled loops mix on a CPU, or torch.
     """
 
-    def __init__(self, n_agents: int, state_size: int, embed: int, hypernet: int) -> None:
+    def __init__(self, n_agents: int, state_size: int, embed: int, hypernet: int, *, compiled: bool = True) -> None:
         super().__init__()
-        self.n_agents, self.embed = n_agents, embed
+        self.n_agents, self.embed, self.compiled = n_agents, embed, compiled
         self._split = [hypernet, hypernet, embed, embed]
         # The first layers of all four, side by side: one product with the state instead of four.
         self.first = nn.Linear(state_size, sum(self._split))
@@ -37,13 +38,13 @@ class MonotonicMixer(nn.Module):
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
         """Mix `q` (N, A) given `state` (N, S) to (N, 1)."""
-        if q.is_cuda or (state.requires_grad and torch.is_grad_enabled()):
+        if not self.compiled or q.is_cuda or (state.requires_grad and torch.is_grad_enabled()):
             return self.by_torch(q, state)
         total: Tensor = Mixing.apply(torch.is_grad_enabled(), q, state, *self.parameters())  # type: ignore[no-untyped-call]  # torch's
         return total
 
     def by_torch(self, q: Tensor, state: Tensor) -> Tensor:
-        """Do as `forward`, by operations of torch."""
+        """Do as `forward`, by operations of torch, the reference of the compiled loops."""
         for_w_1, for_w_2, for_v, b_1 = self.first(state).split(self._split, dim=1)
         w_1 = self.w_1(for_w_1.relu()).abs().view(-1, self.n_agents, self.embed)
         w_2 = self.w_2(for_w_2.relu()).abs()
@@ -80,4 +81,5 @@ class Qmix(Iql):
         super().__init__(spec, **options)
 
     def _make_mixer(self) -> nn.Module:
-        return MonotonicMixer(self.spec.n_agents, self.spec.state_size, self.mixer_embed, self.hypernet_size)
+        sizes = (self.spec.n_agents, self.spec.state_size, self.mixer_embed, self.hypernet_size)
+        return MonotonicMixer(*sizes, compiled=self.options.compiled)

@@ -100,7 +100,8 @@ class RecurrentPolicy(ModulePolicy):
         """Choose actions, as an `acting.Choice`."""
 
     def prepare(self) -> None:
-        kernel.prepare(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
+        if self.options.compiled:
+            kernel.prepare(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
         super().prepare()
 
     # Acting ---------------------------------------------------------------------------------------------------------
@@ -154,6 +155,7 @@ class RecurrentPolicy(ModulePolicy):
             n_actions=spec.n_actions,
             n_parts=self._n_parts(n_episodes),
             memory=self._gathered.take("living", (last_actions.size, spec.obs_size), torch.float32),
+            compiled=self.options.compiled,
         )
         return PackedSteps(
             packing=packing,

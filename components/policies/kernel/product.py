@@ -4,6 +4,11 @@ A product is made of tiles: `ROWS` rows of the left side by two vectors of colum
 in registers. Where the right side is a network's weights it is packed into panels of W columns, so that a tile reads it
 from end to end. From some forty rows on it reaches nine tenths of a core's peak rate.
 
+The tile is written in LLVM's instructions, since no loop of numba keeps its sums in registers. The best of four such
+loops, of four rows by four summed columns at a time, multiplies at 92 instead of 228 GFLOP/s (48 rows, K = 64, N = 192,
+one core with AVX-512). With it a whole update of QMIX takes 1.5 times as long: 28.2 instead of 18.6 ms on 32 episodes
+of 8m as played, 67.8 instead of 43.9 ms on 32 of 60 steps (medians of 15 rounds in turn, processor time).
+
 Sizes: R rows, K summed columns, N columns, P = ⌈N / W⌉ panels.
 """
 
@@ -17,6 +22,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from components.envs.skirmish.compiling import COMPILED
 from components.policies.kernel.compiling import compiled
 
 cgutils: Any = numba.core.cgutils
@@ -153,7 +159,16 @@ def _tile_adder(
     return types.void(left, types.intp, types.intp, types.intp, right, out, types.intp, types.intp), generated
 
 
-_add_tile: Any = intrinsic(_tile_adder)
+def _add_tile_plainly(
+    left: Floats, start: int, last: int, depth: int, right: Floats, out: Floats, row: int, column: int
+) -> None:
+    """Do as the code of `_tile_adder`, in the interpreter."""
+    rows = np.minimum(np.arange(start, start + ROWS), last)
+    tile = out[row : row + ROWS, column : column + right.shape[1]]
+    tile += left[rows, :depth] @ right[:depth]
+
+
+_add_tile: Any = intrinsic(_tile_adder) if COMPILED else _add_tile_plainly
 
 
 @compiled
