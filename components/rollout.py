@@ -373,6 +373,7 @@ class Rollout:
         columns = (np.concatenate(arrays) for arrays in zip(*self._ended, strict=True))
         rows, lengths, terminated, truncated, won, episode, first, return_before = columns
         self._ended.clear()
+        place = len(self._spare)
         self._spare += rows.tolist()
 
         def per(names: Iterable[str], more: int) -> Arrays:
@@ -397,9 +398,13 @@ class Rollout:
             sender="",
             source="",
         )
-        for row in rows[lengths > self._usual].tolist():
-            for memory in self._paged:
-                memory.give_back(row, self._usual)
+        seldom = len(self._t) // 2  # the rows at the bottom of the stack, used when many segments end in one turn
+        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+            kept = self._usual if place >= seldom else 0
+            if length > kept:
+                for memory in self._paged:
+                    memory.give_back(row, kept)
+            place += 1
         return message
 
 

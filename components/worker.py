@@ -68,7 +68,7 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
     n_envs: int
     exploration: LinearSchedule
     segment_length: int | None = None
-    steps_per_turn: int = 8
+    steps_per_turn: int = 16
     threads: int = 1
 
     @classmethod

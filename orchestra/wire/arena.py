@@ -22,6 +22,10 @@ from orchestra.errors import OrchestraError, UsageError
 PAGE = 4096
 """Bytes at whose multiples blocks begin."""
 NAME_BYTES = 16
+PERIOD = 32
+"""Blocks that are taken before an arena returns memory that it has not needed since."""
+SURPLUS = 1 << 20
+"""Bytes of such memory for which that is worth a call of the system."""
 
 _POPULATE_WRITE = 23
 """Linux's MADV_POPULATE_WRITE, which Python 3.11 has no name for."""
@@ -52,6 +56,12 @@ class Blocks:
         self._free: list[tuple[int, int]] = [(0, capacity)] if capacity else []
         """Begin and end of each free span, in order; no two are adjacent."""
         self._taken: dict[int, int] = {}
+
+    @property
+    def end(self) -> int:
+        """Where the last taken block ends."""
+        begin, end = self._free[-1] if self._free else (0, 0)
+        return begin if end == self.capacity else self.capacity
 
     def take(self, nbytes: int) -> int | None:
         """Take a block of `nbytes`; return the place where it begins, or None if there is no room."""
@@ -89,7 +99,8 @@ class Arena:
     """Memory that one side of a link writes.
 
     Args:
-        capacity: its bytes, a multiple of `PAGE`. The system provides the memory as it is used.
+        capacity: its bytes, a multiple of `PAGE`. The system provides the memory as it is used. What lies beyond all
+            blocks of the last two periods is returned.
         name: random bytes that identify it.
 
     Raises:
@@ -107,6 +118,10 @@ class Arena:
         """True once it is not written to any more."""
         self._backed = 0
         """Bytes from the beginning that the system has provided. A write beyond them could cause a SIGBUS."""
+        self._taken = 0
+        """Blocks taken in this period."""
+        self._reached = [0, 0]
+        """Where the farthest block ends that was taken in the period before, and in this one."""
         try:
             self.descriptor = os.memfd_create(_label(name), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
@@ -124,9 +139,16 @@ class Arena:
     def take(self, nbytes: int) -> int | None:
         """Take a block of `nbytes`; return where it begins, or None if there is no room."""
         begin = self.blocks.take(nbytes)
-        if begin is not None and begin + nbytes > self._backed and not self._back(begin + nbytes):
+        if begin is None:
+            return None
+        end = begin + nbytes
+        if end > self._backed and not self._back(end):
             self.blocks.give_back(begin)
             return None
+        self._taken += 1
+        self._reached[1] = max(self._reached[1], end)
+        if self._taken == PERIOD:
+            self._return_surplus()
         return begin
 
     def at(self, begin: int, nbytes: int) -> AnyArray:
@@ -149,6 +171,14 @@ class Arena:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+    def _return_surplus(self) -> None:
+        """Begin a period; return the memory beyond the blocks of the last two, and of those that are still taken."""
+        needed = -(-max(*self._reached, self.blocks.end) // PAGE) * PAGE
+        self._taken, self._reached = 0, [self._reached[1], 0]
+        if self._backed - needed >= SURPLUS:
+            self._memory.madvise(mmap.MADV_REMOVE, needed, self._backed - needed)
+            self._backed = needed
 
     def _back(self, end: int) -> bool:
         """Have the system provide memory up to `end`; return False if it has none."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestra.actors import lazy_numpy as np
 from orchestra.actors.axes import AnyArray
@@ -271,8 +271,12 @@ def _array_of(piece: Buffer) -> AnyArray | None:
     return array if isinstance(array, np.ndarray) else None
 
 
-def _address(piece: Buffer | AnyArray) -> int:
-    address: int = np.frombuffer(piece, np.uint8).__array_interface__["data"][0]
+def _address(piece: memoryview | AnyArray) -> int:
+    """Return the address of an array, or of all its memory."""
+    array: Any = piece.obj if isinstance(piece, memoryview) else piece
+    if array.nbytes != piece.nbytes:  # a part of it
+        array = np.frombuffer(piece, np.uint8)
+    address: int = array.__array_interface__["data"][0]
     return address
 
 

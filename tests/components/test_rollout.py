@@ -242,7 +242,18 @@ def test_long_episodes_leave_no_memory_behind(corridor, scripted, monkeypatch: p
     monkeypatch.setattr(RowMemory, "give_back", lambda memory, row, frame: given_back.append(frame))
     env = corridor(2, seed=0, plan=((3, 9), (2,)))
     rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
-    message = rollout.collect(9, 0.0)
-    assert message is not None
-    assert message.lengths.tolist() == [2, 3, 2, 2, 2, 6]  # the last is longer than half of the limit
-    assert given_back == [3] * len(rollout._by_time())
+    messages = [message for _ in range(9) if (message := rollout.collect(1, 0.0)) is not None]
+    assert [length for message in messages for length in message.lengths.tolist()] == [2, 3, 2, 2, 2, 6]
+    assert given_back == [3] * len(rollout._by_time())  # the last is longer than half of the limit
+
+
+def test_rows_that_are_seldom_used_keep_no_memory(corridor, scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[tuple[int, int]] = []
+    monkeypatch.setattr(RowMemory, "give_back", lambda memory, row, frame: given_back.append((row, frame)))
+    env = corridor(4, seed=0, plan=((2,), (2,), (2,), (1,)))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+    assert rollout.collect(1, 0.0) is not None  # one segment, whose spare row is on top
+    assert given_back == []
+    assert rollout.collect(1, 0.0) is not None  # all four end
+    first_two = [(0, 0), (1, 0)]
+    assert given_back == [each for each in first_two for _ in rollout._by_time()]

@@ -55,14 +55,13 @@ def digested(message: M, kept: Message | None) -> tuple[M, int]:
 
     Large arrays are replaced by their digests, but for those of the message `kept`, which stay in memory anyway.
     """
-    present = [] if kept is None else [array for _, array in _all_arrays(kept)]
+    present = set() if kept is None else {id(array) for _, array in _all_arrays(kept)}
     wire = message.wire
     nbytes = FLAT if wire.weigh is None else wire.weigh(message)
     update: dict[str, Any] = {}
     for (name, inner), array in _all_arrays(message):
-        held = any(array is each for each in present)
         nbytes -= array.nbytes if inner else 0  # was weighed
-        if held:
+        if id(array) in present:
             continue
         if array.nbytes < INLINE_BELOW:
             nbytes += array.nbytes

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orchestra.actors.arrays import is_frozen
 from orchestra.errors import UsageError
-from orchestra.wire.arena import PAGE, Arena, ArenaView, Blocks, NotShared, checked
+from orchestra.wire import arena
+from orchestra.wire.arena import PAGE, PERIOD, Arena, ArenaView, Blocks, NotShared, checked
 
 NAME = bytes(range(16))
 CAPACITY = 64 * PAGE
@@ -134,6 +135,68 @@ def test_memory_is_taken_as_it_is_needed_the_warm_first() -> None:
         assert begin == 0
         one.blocks.give_back(begin)
     assert os.fstat(one.descriptor).st_blocks * 512 == 3 * PAGE
+
+
+def provided(one: Arena) -> int:
+    """Return the bytes that the system has provided."""
+    return os.fstat(one.descriptor).st_blocks * 512
+
+
+def test_memory_that_is_not_needed_any_more_is_returned_and_provided_again() -> None:
+    one, large = Arena(1024 * PAGE, NAME), 512 * PAGE
+    view = view_of(one, 1024 * PAGE)
+    assert one.write([b"a" * PAGE], PAGE) == 0  # stays
+    begin = one.write([b"b" * large], large)
+    assert begin == PAGE
+    assert provided(one) == large + PAGE
+    one.blocks.give_back(begin)
+    for number in range(3 * PERIOD):
+        begin = one.write([bytes([number]) * 2 * PAGE], 2 * PAGE)
+        assert begin == PAGE
+        assert view.at(begin, 2 * PAGE).tobytes() == bytes([number]) * 2 * PAGE
+        one.blocks.give_back(begin)
+    assert provided(one) == 3 * PAGE
+    assert view.at(0, PAGE).tobytes() == b"a" * PAGE
+    assert one.write([b"c" * large], large) == PAGE
+    assert provided(one) == large + PAGE
+    assert view.at(PAGE, large).tobytes() == b"c" * large
+
+
+def test_a_block_that_is_held_keeps_its_memory_however_far_it_lies() -> None:
+    one, large = Arena(1024 * PAGE, NAME), 512 * PAGE
+    view = view_of(one, 1024 * PAGE)
+    below = one.take(large)
+    far = one.write([b"far"], 3)
+    assert (below, far) == (0, large)
+    one.blocks.give_back(below)
+    for _ in range(3 * PERIOD):
+        begin = one.take(PAGE)
+        assert begin is not None
+        one.blocks.give_back(begin)
+    assert view.at(far, 3).tobytes() == b"far"
+    assert provided(one) == large + PAGE
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 200), st.integers(0, 1000)), max_size=120))
+def test_no_block_loses_its_contents_whatever_is_taken_and_given_back(steps: list[tuple[bool, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "PERIOD", 4)
+        patch.setattr(arena, "SURPLUS", PAGE)
+        one = Arena(400 * PAGE, NAME)
+        view, held = view_of(one, 400 * PAGE), dict[int, bytes]()
+        for number, (takes, pages, choice) in enumerate(steps):
+            if takes:
+                data = bytes([number]) * (pages * PAGE)
+                begin = one.write([data], len(data))
+                if begin is not None:
+                    held[begin] = data
+            elif held:
+                begin = sorted(held)[choice % len(held)]
+                one.blocks.give_back(begin)
+                del held[begin]
+            assert all(view.at(begin, len(data)).tobytes() == data for begin, data in held.items())
+        one.close()
 
 
 def test_a_system_without_memory_to_spare_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
