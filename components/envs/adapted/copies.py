@@ -1,7 +1,6 @@
 """What environments of others have in common as an `Env`: arrays of their declared fields, seeds, and their limit."""
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ class FieldEnv(Env):
                 setattr(self, name, self._arrays[name])
         if "available" in self._arrays:
             self.available[:] = True
+        self._floats = [name for name, array in self._arrays.items() if array.dtype.kind == "f" and name != "state"]
         self.terminated, self.truncated, self.won = np.zeros((3, copies), np.bool_)
         self._over = np.ones(copies, np.bool_)  # (B,): no episode under way
         self._t = np.zeros(copies, np.int64)  # (B,): steps of the episodes under way
@@ -53,6 +53,14 @@ class FieldEnv(Env):
 
     def fields(self) -> Mapping[str, NDArray[Any]]:
         return self._arrays
+
+    def _check_finite(self) -> None:
+        """Raise `ValueError` if a field that is shown is not finite, with its name."""
+        for name in self._floats:
+            array = self._arrays[name]
+            if not np.isfinite(array).all():
+                b = int(np.isfinite(array).reshape(self.n_envs, -1).all(1).argmin())
+                raise ValueError(f"{name}: expected finite numbers, got {array[b]} in copy {b}")
 
     def _check_playing(self, copies: NDArray[np.int64]) -> None:
         over = self._over[copies]
@@ -68,19 +76,16 @@ class FieldEnv(Env):
             raise not_available(f"copy {copies[i]}, agent {agent}: action {actions[i, agent]}", allowed)
 
 
-def finite_reward(reward: Any) -> float:
+def number(reward: Any) -> float:
     """Return a reward as a number.
 
     Raises:
-        ValueError: it is none, or not finite.
+        ValueError: it is none.
     """
     try:
-        number = float(reward)
+        return float(reward)
     except (TypeError, ValueError) as error:
         raise ValueError(f"reward: expected a number: {error}") from error
-    if not isfinite(number):
-        raise ValueError(f"reward: expected a finite number, got {number}")
-    return number
 
 
 def checked_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:

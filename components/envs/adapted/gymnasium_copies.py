@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.adapted.copies import FieldEnv, checked_mask, finite_reward, limit_of, seed_of
+from components.envs.adapted.copies import FieldEnv, checked_mask, limit_of, number, seed_of
 from components.envs.adapted.spaces import Does, Part, does_of, is_flat, parts_of, spec_of
 from components.envs.base import EnvSpec
 
@@ -55,6 +55,7 @@ class GymnasiumCopies(FieldEnv):
             self.reward[b] = 0.0
             self.terminated[b] = self.truncated[b] = self.won[b] = self._over[b] = False
             self._t[b] = 0
+        self._shown()
 
     def step(self, actions: NDArray[Any]) -> None:
         everything = np.arange(self.n_envs)
@@ -66,10 +67,11 @@ class GymnasiumCopies(FieldEnv):
         for b, env in enumerate(self._envs):
             obs, reward, terminated, truncated, info = env.step(self._does.decode(actions[b, 0]))
             self._show(b, obs, info)
-            self.reward[b] = finite_reward(reward)
+            self.reward[b] = number(reward)
             ended = bool(terminated), bool(truncated) or (self._t[b] >= self._limit and not terminated)
             self.terminated[b], self.truncated[b] = ended
             self.won[b] = any(ended) and bool(info.get("is_success", False))
+        self._shown()
         self._over[:] = self.terminated | self.truncated
 
     def close(self) -> None:
@@ -79,11 +81,17 @@ class GymnasiumCopies(FieldEnv):
     def _show(self, b: int, obs: Any, info: dict[str, Any]) -> None:
         for part in self._parts:
             self._arrays[part.name][b, 0] = part.value(obs, part.field.shape)
+        mask = info.get("action_mask") if self._does.masked else None
+        if mask is not None:
+            self.available[b, 0] = checked_mask(mask, (self._does.n_actions,))
+        elif self._does.masked:
+            self.available[b, 0] = True
+
+    def _shown(self) -> None:
+        """Check what all copies show, and derive the state of it."""
+        self._check_finite()
         if self._has_state:
-            self.state[b] = self.obs[b, 0]
-        if self._does.masked:
-            mask = info.get("action_mask")
-            self.available[b, 0] = True if mask is None else checked_mask(mask, (self._does.n_actions,))
+            self.state[:] = self.obs[:, 0]
 
 
 def agent_spec(name: str, seen: Any, done: Any, limit: int) -> tuple[EnvSpec, tuple[Part, ...], Does]:

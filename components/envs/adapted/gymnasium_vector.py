@@ -84,8 +84,8 @@ class VectorCopies(FieldEnv):
     def _take(self, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any], at: Copies) -> None:
         """Take over a step of these copies."""
         rewards = np.asarray(reward)
-        if rewards.shape != (self.n_envs,) or not np.isfinite(rewards).all():
-            raise ValueError(f"reward: expected finite numbers of shape {(self.n_envs,)}, got {rewards}")
+        if rewards.shape != (self.n_envs,):
+            raise ValueError(f"reward: expected shape {(self.n_envs,)}, got {rewards.shape}")
         self.reward[at] = rewards[at]
         self.terminated[at] = np.asarray(terminated)[at]
         self.truncated[at] = np.asarray(truncated)[at]
@@ -106,6 +106,7 @@ class VectorCopies(FieldEnv):
     def _show(self, obs: Any, infos: dict[str, Any], at: Copies) -> None:
         for part in self._parts:
             self._arrays[part.name][at, 0] = part.value(obs, (self.n_envs, *part.field.shape))[at]
+        self._check_finite()
         if self._has_state:
             self.state[at] = self.obs[at, 0]
         if self._does.masked:
@@ -151,6 +152,7 @@ class SameStepCopies(VectorCopies):
             final = _row(infos["final_obs"], b)
             for part in self._parts:
                 self._arrays[part.name][b, 0] = part.value(final, part.field.shape)
+            self._check_finite()
             if self._has_state:
                 self.state[b] = self.obs[b, 0]
             if self._does.masked:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import aec_to_parallel
 
-from components.envs.adapted.copies import FieldEnv, checked_mask, finite_reward, limit_of, seed_of
+from components.envs.adapted.copies import FieldEnv, checked_mask, limit_of, number, seed_of
 from components.envs.adapted.spaces import Does, Part, does_of, flat_part, flat_size, is_flat, parts_of, spec_of
 from components.experience import FieldSpec
 from orchestra import UsageError
@@ -140,6 +140,7 @@ class PettingZooCopies(FieldEnv):
             self.terminated[b] = self.truncated[b] = self.won[b] = self._over[b] = False
             self._t[b] = 0
             self._show(b, shown, set(game.acting))
+        self._check_finite()
 
     def step(self, actions: NDArray[Any]) -> None:
         everything = np.arange(self.n_envs)
@@ -154,6 +155,7 @@ class PettingZooCopies(FieldEnv):
                 agent: self._of_agents[agent](actions[b, i]) for i, agent in enumerate(self._agents) if agent in acting
             }
             self._take(b, game, game.step(chosen))
+        self._check_finite()
         self._over[:] = self.terminated | self.truncated
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class PettingZooCopies(FieldEnv):
             game.env.close()
 
     def _take(self, b: int, game: "_Together | _InTurns", brought: _Step) -> None:
-        earned = [finite_reward(brought.rewards.get(agent, 0.0)) for agent in self._agents]
+        earned = [number(brought.rewards.get(agent, 0.0)) for agent in self._agents]
         if self._rewards == "each":
             self.reward[b] = earned
         else:
@@ -193,7 +195,7 @@ class PettingZooCopies(FieldEnv):
         if self._has_state:
             state = self._games[b].env.state() if self._own_state else self.obs[b]
             array = np.asarray(state, np.float32).reshape(-1)
-            if array.shape != self.state[b].shape or not np.isfinite(array).all():
+            if array.shape != self.state[b].shape or (self._own_state and not np.isfinite(array).all()):
                 raise ValueError(f"state: expected finite numbers of shape {self.state[b].shape}, got {array}")
             self.state[b] = array
 

@@ -40,7 +40,8 @@ class Part:
         """Return the part of an observation, or of a batch of them, as an array of this shape.
 
         Raises:
-            ValueError: it has another shape, is no number, or lies outside of its space. The text names the field.
+            ValueError: it has another shape, is no number, or is out of the range of a Discrete. The text names the
+                field. Whether it is finite is not checked.
         """
         try:
             value = self.encode(_at(observation, self.path))
@@ -48,8 +49,6 @@ class Part:
             raise ValueError(f"{self.name}: expected {self.field.dtype} of shape {shape}: {error}") from error
         if value.shape != shape:
             raise ValueError(f"{self.name}: expected {self.field.dtype} of shape {shape}, got shape {value.shape}")
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(f"{self.name}: expected finite numbers, got {value}")
         return value
 
 

@@ -284,11 +284,15 @@ def test_a_space_that_is_not_supported_is_refused_by_name(seen: Any, done: Any, 
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (BOX, {"wrong": np.zeros(3, np.float32)}, r"^obs: expected float32 of shape \(2,\), got shape \(3,\)$"),
-    (BOX, {"wrong": np.array([0, np.nan], np.float32)}, r"^obs: expected finite numbers, got \[ 0. nan\]$"),
+    (
+        BOX,
+        {"wrong": np.array([0, np.nan], np.float32)},
+        r"^obs: expected finite numbers, got .* in copy 0$",
+    ),
     (BOX, {"wrong": "left"}, r"^obs: expected float32 of shape \(2,\): could not convert"),
     (spaces.Discrete(4), {"wrong": 4}, r"^obs: expected float32 of shape \(4,\): got 4, out of the range"),
     (spaces.Dict({"a": BOX}), {"wrong": {"b": 1}}, r"^obs/a: expected float32 of shape \(2,\): 'a'$"),
-    (BOX, {"reward": np.nan}, r"^reward: expected a finite number, got nan$"),
+    (BOX, {"reward": np.nan}, r"^reward: expected finite numbers, got nan in copy 0$"),
     (BOX, {"reward": [1.0, 2.0]}, r"^reward: expected a number"),
 ]
 
