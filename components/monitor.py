@@ -283,7 +283,8 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
             )
         if best is not None:
             words.append(
-                f"best         {win_rate_text(_won(best), best.episodes)}, parameters of step {best.env_steps:,}"
+                f"best         {win_rate_text(_won(best), best.episodes)}, return {best.mean_return:.2f}, "
+                f"parameters of step {best.env_steps:,}"
             )
         return words
 
