@@ -161,7 +161,9 @@ def experiment(
     """Lay out the load."""
     topology = Topology("hosts_load")
     learner = topology.node("learner")
-    root = learner.spawn("root", Root, notes=notes, parameters=parameters, versions=versions, publish_s=publish_s)
+    root: Ref[Any] = learner.spawn(
+        "root", Root, notes=notes, parameters=parameters, versions=versions, publish_s=publish_s
+    )
     proxies = {
         host: topology.node(f"host-{host.slot}", on=host).spawn("proxy", WorkerProxy, to=root) for host in hosts.playing
     }

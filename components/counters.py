@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.schedule import Interval
+from components.sync_counters import SyncCounters
 from messages import InsertTransitionMsg, LoadParamsMsg, ProgressMsg
 from orchestra import PlayedMsg, State
 
@@ -51,6 +52,8 @@ class RunCounters:
         """Batches that the Trainer has learned."""
         self.metrics: tuple[tuple[str, float], ...] = ()
         """The Trainer's metrics of the last of them."""
+        self.sync = SyncCounters()
+        """Of the versions that the workers load."""
         self._recent: deque[tuple[bool, float, int]] = deque(maxlen=RECENT_EPISODES)
         self._epsilon: float | None = None
         self._lag: int | None = None
@@ -156,6 +159,7 @@ class RunCounters:
             dropped_episodes=self._dropped,
             workers=workers,
             metrics=self.metrics,
+            sync=self.sync.figures(),
         )
 
     def values(self) -> dict[str, Any]:
@@ -172,6 +176,7 @@ class RunCounters:
             "played": [[node, *counts] for node, counts in self._played.items()],
             "told": self._told,
             "metrics": self.metrics,
+            "sync": self.sync.values(),
             "next_evaluation": self.evaluation_due.next,
             "next_checkpoint": self.checkpoint_due.next,
             "limiter": [self.limiter.inserted, self.limiter.sampled, self.limiter.deleted],
@@ -187,5 +192,6 @@ class RunCounters:
         self._played = {node: (steps, lag) for node, steps, lag in values["played"]}
         self._told = values["told"]
         self.metrics = tuple((name, value) for name, value in values["metrics"])
+        self.sync.load(values["sync"])
         self.evaluation_due.next, self.checkpoint_due.next = values["next_evaluation"], values["next_checkpoint"]
         self.limiter.inserted, self.limiter.sampled, self.limiter.deleted = values["limiter"]

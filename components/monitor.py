@@ -48,7 +48,7 @@ MOST_FAR = 12
 """Nodes of other hosts that are asked at a tick."""
 ENDED = ("done", "interrupted", "stopped", "failed")
 """States in which a run ends. The Orchestrator of an aborted run reports none of them."""
-_SAME = [field.name for field in fields(Progress) if field.name in ProgressMsg.model_fields]
+_SAME = [field.name for field in fields(Progress) if field.name in ProgressMsg.model_fields and field.name != "sync"]
 
 
 class TickMsg(Message):
@@ -226,6 +226,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
             test_win_rate=None if test is None else test.win_rate,
             test_return=None if test is None else test.mean_return,
             best_test_win_rate=max((win_rate for _, win_rate, _, _ in self._tests), default=None),
+            sync=dict(msg.sync),
             loss=dict(msg.metrics).get("loss"),
             busiest_actor=None if self._busiest is None else self._busiest[0],
             mailbox_depth=None if self._busiest is None else self._busiest[1],
@@ -286,11 +287,20 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
                 f"best         {win_rate_text(_won(best), best.episodes)}, return {best.mean_return:.2f}, "
                 f"parameters of step {best.env_steps:,}"
             )
+        sync = {} if self._latest is None else dict(self._latest.sync)
+        if "loads" in sync:
+            params, digests = (_mebibytes(sync[name]) for name in ("params_bytes", "digest_bytes"))
+            loads = f"{sync['loads_per_worker']:,.1f} of {sync['versions']:,.0f} versions per worker"
+            words.append(f"loads        {loads}; parameters {params}, digests {digests}")
         return words
 
 
 def _won(result: EvaluationResultMsg) -> int:
     return round(result.win_rate * result.episodes)
+
+
+def _mebibytes(n_bytes: float) -> str:
+    return f"{n_bytes / (1 << 20):,.1f} MiB"
 
 
 def _draw(title: str, metrics: Path, picture: Path) -> None:

@@ -6,11 +6,13 @@ from typing import Any, ClassVar, Literal
 
 from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
-from components.downstream import Downstream, rejected, send_downstream
+from components.downstream import Downstream, rejected
+from components.published import PassesParameters, Published, SyncMessages
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.run_checkpoint import RunCheckpoint, ask_to_save
 from components.run_evaluations import RunEvaluations
 from components.save_point import SavePoint
+from components.synchronization import ALWAYS, SyncRule
 from messages import (
     BatchTrainingDataMsg,
     ClaimRoleMsg,
@@ -61,6 +63,7 @@ class TrainerLost(Unreachable):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Orchestrator(
+    PassesParameters,
     Actor[
         JoinMsg
         | ClaimRoleMsg
@@ -71,7 +74,8 @@ class Orchestrator(
         | EvaluationResultMsg
         | StateSavedMsg
         | TimeoutMsg
-    ]
+        | SyncMessages
+    ],
 ):
     """Paces collecting and learning, so that neither runs too far ahead of the other.
 
@@ -103,6 +107,7 @@ class Orchestrator(
         checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
         drop_stale: policy lag in versions above which an episode is dropped and counted; None to drop none.
         workers: workers of the run at its start; a resumed run waits for no more. None to wait for all that it had.
+        sync: when workers load parameters: whether they are sent all of them, or ask.
 
     Raises:
         UsageError: sampling would begin before there are enough episodes for a batch.
@@ -123,6 +128,7 @@ class Orchestrator(
     checkpoint_interval: int = 100_000
     drop_stale: int | None = None
     workers: int | None = None
+    sync: SyncRule = ALWAYS
 
     def __post_init__(self) -> None:
         if self.limiter.min_size < self.batch_size:
@@ -132,9 +138,9 @@ class Orchestrator(
             )
         self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
         self._downstream = Downstream()
-        self._params: LoadParamsMsg | None = None
         intervals = (self.eval_interval, self.checkpoint_interval)
         self._counters = RunCounters(self.limiter, *intervals, drop_stale=self.drop_stale)
+        self._published = Published(self._downstream, pulls=self.sync.pulls, counters=self._counters.sync)
         self._evaluations = RunEvaluations()
         place = (self.run_directory, self.me.address, (self.trajectories, self.monitor))
         self._checkpoint = RunCheckpoint(*place, keep=self.resume_from)
@@ -159,8 +165,7 @@ class Orchestrator(
         return {
             **self._values(),
             "trainer": self._trainer,
-            "downstream": self._downstream.state(),
-            "params": self._params,
+            "published": self._published.state(),
             "flags": [self._finishing, self._interrupted, self._evaluated, self._ending],
             "requested": self._counters.requested,
             "evaluations": vars(self._evaluations),
@@ -170,8 +175,7 @@ class Orchestrator(
     def restore(self, state: State) -> None:
         self._counters.load(state)
         self._trainer = state["trainer"]
-        self._downstream.load(state["downstream"])
-        self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
+        self._published.load(state["published"])
         self._finishing, self._interrupted, self._evaluated, self._ending = state["flags"]
         self._counters.requested = state["requested"]
         self._evaluations = RunEvaluations(**state["evaluations"])
@@ -207,8 +211,8 @@ class Orchestrator(
     async def join(self, msg: JoinMsg) -> None:
         self.watch(msg.ref)
         self._downstream.join(msg.ref, 1 if msg.role == "worker" else 0, msg.environments)
-        if self._params is not None and not self._returning:  # `_continue` tells all together
-            await send_downstream(msg.ref, self._params)
+        if not self._returning:  # `_continue` tells all together
+            await self._published.welcome(msg.ref)
         # A restarted actor does not know the checkpoint of its earlier incarnation.
         await self._mark_saved(msg.ref.address)
         await self._count_environments()
@@ -222,7 +226,7 @@ class Orchestrator(
     async def leave(self, msg: TerminatedMsg) -> None:
         if self._trainer is not None and msg.address == self._trainer.address:
             raise TrainerLost(f"{msg.address}: {msg.reason}")
-        below = self._downstream.leave(msg.address)
+        below = self._published.leave(msg.address)
         if below or self._evaluations.leave(msg.address):
             (self.log.info if msg.graceful else self.log.warning)("lost", address=msg.address, reason=msg.reason)
         if below:
@@ -246,7 +250,7 @@ class Orchestrator(
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
         self._downstream.receive(msg.sender, msg.segments)
-        if (fresh := self._counters.count(msg, self._params)) is not None:
+        if (fresh := self._counters.count(msg, self._published.params)) is not None:
             await self.trajectories.tell(fresh)
         await self._drive()
         if not self._paused:  # an actor that has saved must not get another request
@@ -264,8 +268,7 @@ class Orchestrator(
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        self._params = msg.model_copy(update={"env_steps": self._counters.env_steps})
-        await self._downstream.tell(self._params)
+        await self._published.publish(msg, env_steps=self._counters.env_steps)
         await self._continue_if_all_returned()
 
     @on(EvaluationResultMsg)
@@ -302,11 +305,11 @@ class Orchestrator(
 
     async def _evaluate(self, *, final: bool = False) -> bool:
         """Request an evaluation of the newest parameters, or the final one of the best; False if there are none."""
-        if self._params is None:
+        if (newest := self._published.params) is None:
             return False
         episodes = self.final_eval_episodes if final else self.eval_episodes
         place = (self._counters.env_steps, episodes, int(self.rng.integers(1 << 62)))
-        skipped = await self._evaluations.request(self._params, *place, final=final)
+        skipped = await self._evaluations.request(newest, *place, final=final)
         if skipped is not None:
             self.log.info("evaluations take longer than their interval; one is skipped", env_steps=skipped.env_steps)
         return True
@@ -383,7 +386,7 @@ class Orchestrator(
             self.log.warning("no checkpoint of the failed run can be saved", error=error)
 
     def _values(self) -> dict[str, Any]:
-        return {**self._counters.values(), **self._evaluations.values(), "workers": self._downstream.workers}
+        return self._counters.values() | self._evaluations.values() | {"workers": self._downstream.workers}
 
     # Continuing and ending ------------------------------------------------------------------------------------------
 
@@ -402,24 +405,19 @@ class Orchestrator(
             self._ending, self._evaluated = "done", True
             await self._save_if_ready()
         elif self._checkpoint.point.active:
-            self.log.warning(
-                "only the policy is saved, without a checkpoint of the run: not all actors answered in time",
-                seconds=INTERRUPTED_S,
-                unsaved=sorted(self._checkpoint.point.unsaved),
-                batches=self._counters.in_flight,
-            )
+            late = {"unsaved": sorted(self._checkpoint.point.unsaved), "batches": self._counters.in_flight}
+            self.log.warning("only the policy is saved: not all actors answered in time", seconds=INTERRUPTED_S, **late)
         self.stop()
 
     async def _continue_if_all_returned(self) -> None:
-        if self._returning and self._params is not None and self._downstream.workers >= self._returning:
+        if self._returning and self._published.params is not None and self._downstream.workers >= self._returning:
             await self._continue()
 
     async def _continue(self) -> None:
         """Let all actors continue, with the same parameters whether or not the run was resumed."""
         self._returning = 0
-        if self._params is not None:
-            self._params = self._params.model_copy(update={"env_steps": self._counters.env_steps})
-            await self._downstream.tell(self._params)
+        if self._published.params is not None:
+            await self._published.publish(self._published.params, env_steps=self._counters.env_steps, required=True)
         self._downstream.revoke()
         await self._drive()
         if self._counters.env_steps >= self.goal_steps:

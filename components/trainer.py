@@ -6,18 +6,22 @@ from typing import ClassVar
 
 from components.checkpoints import run_state
 from components.checkpoints.policy_file import as_arrays, as_tensors, load_checkpoint, save_checkpoint
+from components.digests import Digests
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.rollout import PolicyFactory
+from components.synchronization import ALWAYS, SyncRule
 from components.threads import with_threads, with_torch_threads
 from messages import (
     BatchTrainingDataMsg,
     ClaimRoleMsg,
     LoadParamsMsg,
     NotSavedMsg,
+    ProbesMsg,
     SaveCheckpointMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
+    VersionMsg,
 )
 from orchestra import Actor, Escalate, Ref, State, Supervision, UsageError, on
 
@@ -35,21 +39,24 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         priorities_to: the TrajectoryManager if it samples by priority, else None.
         publish_interval: batches from one publication of parameters to the next.
         threads: threads that a gradient step may use. What the policies of this package learn does not depend on it.
+        sync: when workers load parameters. If they compare policies, a digest goes with each publication.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
 
     spec: EnvSpec
     policy: PolicyFactory
-    to: Ref[ClaimRoleMsg | LoadParamsMsg | TrainResultMsg]
+    to: Ref[ClaimRoleMsg | LoadParamsMsg | TrainResultMsg | ProbesMsg | VersionMsg]
     priorities_to: Ref[UpdatePriorityMsg] | None = None
     publish_interval: int = 1
     threads: int = 1
+    sync: SyncRule = ALWAYS
 
     def __post_init__(self) -> None:
         self._policy = with_torch_threads(self.threads, self.policy, self.spec, seed=int(self.rng.integers(1 << 31)))
         self._policy.prepare()
         self._version = 0
+        self._digests = None if self.sync.measure is None else Digests(self.spec.schema, self._policy, self.rng)
 
     async def started(self) -> None:
         if self.resume_from is not None:
@@ -62,11 +69,14 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         await self._publish()
 
     def snapshot(self) -> State:
-        return {"policy": as_arrays(self._policy.state_dict()), "version": self._version}
+        digests = None if self._digests is None else self._digests.probes
+        return {"policy": as_arrays(self._policy.state_dict()), "version": self._version, "probes": digests}
 
     def restore(self, state: State) -> None:
         self._policy.load_state_dict(as_tensors(state["policy"]))
         self._version = state["version"]
+        if self._digests is not None and state["probes"] is not None:
+            self._digests.probes = ProbesMsg.model_validate(state["probes"])
 
     @on(BatchTrainingDataMsg)
     async def train(self, msg: BatchTrainingDataMsg) -> None:
@@ -90,7 +100,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         )
         if msg.number % self.publish_interval == 0:
             self._version += 1
-            await self._publish()
+            await self._publish(batch)
 
     @on(SaveCheckpointMsg)
     async def checkpoint(self, msg: SaveCheckpointMsg) -> str | NotSavedMsg:
@@ -103,7 +113,12 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             return NotSavedMsg(error=run_state.reason(error))
         return str(path)
 
-    async def _publish(self) -> None:
+    async def _publish(self, batch: EpisodeBatch | None = None) -> None:
+        """Publish the parameters, and before them their digest, if a batch was learned from and workers compare."""
+        if self._digests is not None and batch is not None:
+            made = (self._version, batch)
+            for message in await self.offload(with_threads, self.threads, self._digests.make, *made):
+                await self.to.tell(message)
         await self.to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
 
 

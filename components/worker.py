@@ -8,14 +8,19 @@ from components.checkpoints import run_state
 from components.envs.base import preload
 from components.rollout import ActingFactory, EnvFactory, Rollout
 from components.schedule import LinearSchedule
+from components.synchronization import ALWAYS, Synchronizer, SyncRule
 from components.threads import with_threads
 from messages import (
     CollectMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
+    ProbesMsg,
+    PullParamsMsg,
     SaveStateMsg,
     StateSavedMsg,
+    SyncMsg,
+    VersionMsg,
 )
 from messages.control import PAUSE
 from orchestra import Actor, Message, Preloads, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
@@ -41,7 +46,10 @@ class UpstreamLost(Unreachable):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg | SaveStateMsg]):
+class Worker(
+    Preloads,
+    Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | ProbesMsg | VersionMsg | CollectMsg | SaveStateMsg],
+):
     """Collects experience while it is told to, has parameters, and has credits for the episodes.
 
     It stops after the step in which it has used its last credit. All episodes that end in this step are sent, at most
@@ -60,16 +68,18 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
             for segments.
         steps_per_turn: steps of every copy for each `StepMsg`.
         threads: threads that NumPy, or torch, may use for acting.
+        sync: when it loads parameters. It waits for those that it has asked for.
     """
 
     env: EnvFactory
     policy: ActingFactory
-    to: Ref[JoinMsg | InsertTransitionMsg]
+    to: Ref[JoinMsg | InsertTransitionMsg | PullParamsMsg | SyncMsg]
     n_envs: int
     exploration: LinearSchedule
     segment_length: int | None = None
     steps_per_turn: int = 16
     threads: int = 1
+    sync: SyncRule = ALWAYS
 
     @classmethod
     def preload(cls, *, env: EnvFactory, **others: Any) -> None:
@@ -81,7 +91,7 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         self._policy = with_threads(self.threads, self.policy, own.spec, seed=0)
         self._rollout = Rollout(own, self._policy, self.rng, segment_length=self.segment_length)
         self._env_steps = 0
-        self._loaded = False
+        self._sync = Synchronizer(self.sync)
         self._collecting = PAUSE
         self._sent = 0  # segments since it joined
         self._stepping = False
@@ -105,7 +115,7 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
             "params": self._policy.params(),
             "version": self._rollout.version,
             "env_steps": self._env_steps,
-            "loaded": self._loaded,
+            "sync": self._sync.state(),
             "collecting": self._collecting,
             "sent": self._sent,
             "stepping": self._stepping,
@@ -117,16 +127,36 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
         self._rollout.restore(state["rollout"])
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
-        self._loaded, self._sent, self._stepping = state["loaded"], state["sent"], state["stepping"]
+        self._sync.load(state["sync"])
+        self._sent, self._stepping = state["sent"], state["stepping"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        self._rollout.load(msg.params, msg.version)
-        if msg.env_steps is not None:
-            self._env_steps = msg.env_steps
-        self._loaded, self._lost_at = True, None
+        if self._sync.loaded(msg):
+            self._rollout.load(msg.params, msg.version)
+        await self._hear_of(msg.env_steps)
+
+    @on(VersionMsg)
+    async def announced(self, msg: VersionMsg) -> None:
+        await self._hear_of(msg.env_steps, msg)
+
+    @on(ProbesMsg)
+    async def take_probes(self, msg: ProbesMsg) -> None:
+        self._sync.take_probes(msg)
+        await self._hear_of(None)
+
+    async def _hear_of(self, env_steps: int | None, news: VersionMsg | None = None) -> None:
+        """Decide about the newest version, and go on with the environment steps of the whole run."""
+        self._lost_at = None
+        if env_steps is not None:
+            self._env_steps = env_steps
+        if news is not None or self._sync.undecided:
+            asks = await self.offload(with_threads, self.threads, self._sync.decide, self._policy, news)
+            if asks:
+                await self._tell_upstream(self._sync.pull(self.me))
+                await self._report_decisions()
         await self._step_on()
 
     @on(CollectMsg)
@@ -138,21 +168,21 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
     async def step(self, msg: StepMsg) -> None:
         self._stepping = False
         credit = self._collecting.credit(self._sent)
-        if credit == 0 or not self._loaded:  # paused since; or an earlier incarnation sent it
+        if credit == 0 or not self._sync.ready:  # paused since; or an earlier incarnation sent it
             return
         turn = (self.steps_per_turn, self.exploration(self._env_steps), credit)
         collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
         if collected is not None:
             self._sent += collected.segments
-            try:
-                await self.to.tell(collected.model_copy(update={"sender": self.me.address}))
-            except Unreachable:  # it is lost with the upstream, whose end the watch reports
+            await self._report_decisions()
+            if not await self._tell_upstream(collected.model_copy(update={"sender": self.me.address})):
                 return
         await self._step_on()
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
         self._collecting = PAUSE
+        await self._report_decisions()
         state, error = self._rollout.state(), ""
         if state is None:
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
@@ -203,13 +233,26 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg
             raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
         self.rng.bit_generator.state = values["rng"]
 
+    async def _tell_upstream(self, message: InsertTransitionMsg | PullParamsMsg | SyncMsg) -> bool:
+        """Tell the upstream; return False if it is lost, whose end the watch reports, and the message with it."""
+        try:
+            await self.to.tell(message)
+        except Unreachable:
+            return False
+        return True
+
+    async def _report_decisions(self) -> None:
+        if (report := self._sync.report(self.me.address)) is not None:
+            await self._tell_upstream(report)
+
     async def _join(self) -> None:
         self.watch(self.to)
         self._sent = 0
+        self._sync.forget_request()
         await self.to.tell(JoinMsg(role="worker", ref=self.me, environments=self.n_envs))
 
     async def _step_on(self) -> None:
-        if self._collecting.credit(self._sent) != 0 and self._loaded and not self._stepping:
+        if self._collecting.credit(self._sent) != 0 and self._sync.ready and not self._stepping:
             self._stepping = True
             await self.me.tell(StepMsg())
 

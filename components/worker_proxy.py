@@ -2,14 +2,17 @@
 
 from typing import ClassVar
 
-from components.downstream import Downstream, send_downstream
+from components.downstream import Downstream
+from components.published import PassesParameters, Published, SyncMessages
 from messages import (
     CollectMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
+    PullParamsMsg,
     SaveStateMsg,
     StateSavedMsg,
+    SyncMsg,
     WorkerCountMsg,
 )
 from messages.control import PAUSE
@@ -32,6 +35,7 @@ class ProxyLost(Unreachable):
 
 
 class WorkerProxy(
+    PassesParameters,
     Actor[
         JoinMsg
         | WorkerCountMsg
@@ -41,14 +45,16 @@ class WorkerProxy(
         | SaveStateMsg
         | StateSavedMsg
         | UpstreamLostMsg
-    ]
+        | SyncMessages
+    ],
 ):
     """Stands for the workers of a host, so that parameters cross the network once for all of them.
 
     On one host it copies neither parameters nor experience: their arrays stay in shared memory where they were written.
 
     It divides its own credits among its workers; those of a worker that dies go to the others. It keeps the newest
-    parameters, so that a worker that joins late or again starts as soon as it has a credit. A failure ends its process:
+    parameters, so that a worker that joins late or again starts as soon as it has a credit. Where workers ask for
+    parameters, it asks once for all of them. A failure ends its process:
     a restarted proxy would not know its workers, nor they that they must join again.
 
     Proxies form a tree: one may join another, and stands there for all workers below it. So the Orchestrator has a few
@@ -64,13 +70,13 @@ class WorkerProxy(
     def __init__(
         self,
         *,
-        to: Ref[JoinMsg | InsertTransitionMsg | WorkerCountMsg],
+        to: Ref[JoinMsg | InsertTransitionMsg | WorkerCountMsg | PullParamsMsg | SyncMsg],
         shard: Ref[InsertTransitionMsg] | None = None,
     ) -> None:
         self._to = to
         self._shard = shard
         self._workers = Downstream()
-        self._params: LoadParamsMsg | None = None
+        self._published = Published(self._workers, to)
         self._collecting = PAUSE
         self._sent = 0
         self._saving: SaveStateMsg | None = None
@@ -83,8 +89,7 @@ class WorkerProxy(
 
     def snapshot(self) -> State:
         return {
-            "workers": self._workers.state(),
-            "params": self._params,
+            "published": self._published.state(),
             "collecting": self._collecting,
             "sent": self._sent,
             "saving": self._saving,
@@ -93,8 +98,7 @@ class WorkerProxy(
         }
 
     def restore(self, state: State) -> None:
-        self._workers.load(state["workers"])
-        self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
+        self._published.load(state["published"])
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._sent = state["sent"]
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
@@ -104,8 +108,7 @@ class WorkerProxy(
     async def join(self, msg: JoinMsg) -> None:
         self._workers.join(msg.ref, 1 if msg.role == "worker" else 0, msg.environments)
         self.watch(msg.ref)
-        if self._params is not None:
-            await send_downstream(msg.ref, self._params)
+        await self._published.welcome(msg.ref)
         # A restarted worker does not know the checkpoint of its earlier incarnation.
         await self._recount()
         await self._mark_saved(msg.ref.address)
@@ -123,7 +126,7 @@ class WorkerProxy(
     async def leave(self, msg: TerminatedMsg) -> None:
         if msg.address == self._to.address:
             self.after(STOPPED_S if msg.graceful else LOST_S, UpstreamLostMsg(reason=msg.reason))
-        if self._workers.leave(msg.address):
+        if self._published.leave(msg.address):
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
             await self._recount()
             await self._mark_saved(msg.address)
@@ -153,8 +156,7 @@ class WorkerProxy(
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        self._params = msg
-        await self._workers.tell(msg)
+        await self._published.publish(msg)
 
     @on(CollectMsg)
     async def set_collecting(self, msg: CollectMsg) -> None:

@@ -35,6 +35,7 @@ from components.replay_buffers import (
     SampleToInsertRatio,
 )
 from components.rollout import EnvFactory
+from components.synchronization import rule_of_flags
 from components.trajectory_manager import ReplayBuffer
 from orchestra import Chosen, Hosts, HostShape, OptionsOf, Ref, Topology, UsageError
 
@@ -112,6 +113,11 @@ def experiment(
         int, Field(ge=1, description="environment steps from initial to final exploration")
     ] = 150_000,
     publish_interval: Annotated[int, Field(ge=1, description="gradient steps between publications")] = 1,
+    sync: Annotated[
+        str, Field(description="when workers load parameters: always, every:N, kl:THRESHOLD or greedy:THRESHOLD")
+    ] = "always",
+    sync_max_lag: Annotated[int | None, Field(ge=1, description="versions behind at which it loads anyway")] = None,
+    sync_smoothing: Annotated[float, Field(gt=0, le=1, description="weight of the newest divergence")] = 1.0,
     drop_stale: Annotated[
         int | None, Field(ge=0, description="drop episodes that are more versions of the parameters behind; or none")
     ] = None,
@@ -158,6 +164,7 @@ def experiment(
         raise UsageError(f"--kernels numba is for the CPU; on {device} torch computes: leave it out")
     if federated and (coma or not proxy or drop_stale is not None):
         raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
+    rule = rule_of_flags(sync, sync_max_lag, sync_smoothing)
     waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
     make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
     if env not in named.OURS:
@@ -250,6 +257,7 @@ def experiment(
         checkpoint_interval=checkpoint_interval,
         drop_stale=drop_stale,
         workers=n_workers,
+        sync=rule,
     )
     trainer = learner.spawn(
         "trainer",
@@ -259,6 +267,7 @@ def experiment(
         to=orchestrator,
         priorities_to=trajectories if prioritized else None,
         publish_interval=publish_interval,
+        sync=rule,
         threads=learner_threads,
     )
     evaluator = topology.node("evaluator").spawn(
@@ -282,6 +291,7 @@ def experiment(
             n_envs=envs_per_worker,
             exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
             segment_length=segment_length,
+            sync=rule,
         )
 
     topology.replicas_on("workers", counts, plan_worker, at_least=min_workers)

@@ -13,7 +13,12 @@ from messages.control import StateSavedMsg as StateSavedMsg
 from messages.control import TrainResultMsg as TrainResultMsg
 from messages.control import WorkerCountMsg as WorkerCountMsg
 from messages.experience import InsertTransitionMsg as InsertTransitionMsg
+from messages.params import Decision as Decision
 from messages.params import LoadParamsMsg as LoadParamsMsg
+from messages.params import ProbesMsg as ProbesMsg
+from messages.params import PullParamsMsg as PullParamsMsg
+from messages.params import SyncMsg as SyncMsg
+from messages.params import VersionMsg as VersionMsg
 from messages.sampling import BatchTrainingDataMsg as BatchTrainingDataMsg
 from messages.sampling import SampleBatchMsg as SampleBatchMsg
 from messages.sampling import UpdatePriorityMsg as UpdatePriorityMsg

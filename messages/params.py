@@ -1,11 +1,11 @@
-"""Downwards: the parameters of the acting policy."""
+"""Downwards: the parameters of the acting policy; versions, probes and digests where workers decide when to load."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra import Axes, Lane, Message
+from orchestra import Arrays, Axes, Lane, Message, Ref
 
 
 class LoadParamsMsg(Message):
@@ -19,3 +19,54 @@ class LoadParamsMsg(Message):
     env_steps: int | None
     """Environment steps of the run so far, by which workers schedule exploration. The Orchestrator adds the number: the
     Trainer, which publishes the parameters, does not know it."""
+
+
+class ProbesMsg(Message):
+    """Inputs of the policy, drawn from experience, on which versions are compared."""
+
+    number: int
+    """Version of the parameters that were published with them."""
+    inputs: Arrays
+    """`last_actions`, and `frames/NAME` for each field per frame that the policy reads: K probes of W consecutive
+    frames each, (K, W, …). Each begins with the policy's empty recurrent state and is compared in its last frame."""
+
+
+class VersionMsg(Message):
+    """A version of the acting parameters exists, which workers may ask for; and its digest.
+
+    A newer one replaces an unread one, so a slow worker skips versions.
+    """
+
+    lane: ClassVar[Lane] = Lane.LATEST
+
+    version: int
+    required: int
+    """Workers load if their own version is older than this one, whatever they decide otherwise."""
+    env_steps: int | None
+    """As in `LoadParamsMsg`."""
+    probes: int | None
+    """Number of the `ProbesMsg` that `outputs` belong to; None without a digest."""
+    outputs: Arrays
+    """The digest: what the policy of this version gives for each probe, (K, A, …); empty without a digest."""
+
+
+class PullParamsMsg(Message):
+    """Send the parameters of `version` or a newer one."""
+
+    version: int
+    ref: Ref[Any]
+    """Receives one `LoadParamsMsg`, as soon as there is one."""
+
+
+Decision = tuple[int | None, int, float | None, float | None, bool]
+"""What a worker decided about a version: its own version before, None if it had none; the version that was announced;
+how far the worker's policy is from that one, None if they were not compared; the running average of this, which is
+compared with the threshold; and whether it loads."""
+
+
+class SyncMsg(Message):
+    """What a worker has decided about loading parameters since its last `SyncMsg`; sent upwards."""
+
+    worker: str
+    """Its address."""
+    decisions: tuple[Decision, ...]

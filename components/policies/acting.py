@@ -4,7 +4,7 @@ Shapes: B copies of the environment, A agents, R = B * A rows, O observation siz
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,6 +17,8 @@ from components.experience import EPSILON, FieldSpec
 
 HIDDEN_SIZE = 64
 """Units of the agents' GRU and of the layer before it, by default; 64 in PyMARL."""
+RECURRENT_PROBE_FRAMES = 8
+"""Frames of a probe of a recurrent policy. They fill its hidden state, which is empty at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class ActingPolicy(ABC):
     fields: Mapping[str, FieldSpec] = EPSILON
     """The fields of a transition that the policy declares. `epsilon` is filled by the rollout. Fields per frame and per
     step are filled at every step, fields per segment at its first."""
+
+    probe_frames: int = 1
+    """Frames of a probe by which versions of the policy are compared: 1 for a policy without memory."""
+    probe_fields: Sequence[str] | None = None
+    """The fields per frame that `outputs` reads; None for all."""
 
     @abstractmethod
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
@@ -68,6 +75,29 @@ class ActingPolicy(ABC):
     ) -> Mapping[str, NDArray[Any]]:
         """Return the policy's fields per frame (n, …) for the frames after which nothing is done in the segment."""
         return {}
+
+    def outputs(
+        self,
+        frames: Mapping[str, NDArray[Any]],
+        last_actions: NDArray[Any],
+        hidden: NDArray[np.float32],  # (n, A, H)
+    ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
+        """Return what decides the actions for n copies, as `divergence.Outputs`, and the next hidden state.
+
+        By these, versions of the policy are compared. A policy that acts by values of actions returns them as `logits`.
+
+        Args:
+            frames: as in `act_on`, at least the `probe_fields`.
+            last_actions: as in `act_on`.
+            hidden: as in `act_on`.
+
+        Raises:
+            TypeError: the policy does not say, so its versions cannot be compared.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no method `outputs`, by which versions of a policy are compared; "
+            "implement it, or let workers load by --sync always or every:N"
+        )
 
     def act(
         self,
@@ -151,6 +181,9 @@ class RecurrentActing(ActingPolicy):
         hidden_size: units of the GRU and of the layer before it.
     """
 
+    probe_frames = RECURRENT_PROBE_FRAMES
+    probe_fields: Sequence[str] | None = ("obs", "available")
+
     def __init__(self, spec: EnvSpec, choose: Choice, *, hidden_size: int = HIDDEN_SIZE) -> None:
         self.spec, self.hidden_size, self._choose = spec, hidden_size, choose
         self._agents = np.arange(spec.n_agents)
@@ -211,6 +244,12 @@ class RecurrentActing(ActingPolicy):
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         said, after = self._step(obs, last_actions, hidden)
         return self._choose(np.where(available, said, -np.inf), available, epsilon, rng), after
+
+    def outputs(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
+        said, after = self._step(np.ascontiguousarray(frames["obs"]), last_actions, hidden)
+        return {"logits": said.copy()}, after
 
     def _step(
         self, obs: NDArray[np.float32], last_actions: NDArray[np.int64], hidden: NDArray[np.float32]

@@ -1,7 +1,7 @@
 """What all policies with recurrent agents share: acting step by step, parameters in flat memory, packed batches."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from components.envs.base import EnvSpec
 from components.experience import SchemaMismatch
 from components.policies import kernel
+from components.policies.acting import RECURRENT_PROBE_FRAMES
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.inputs import AgentInputs
 from components.policies.modules import ModulePolicy
@@ -78,6 +79,9 @@ class RecurrentPolicy(ModulePolicy):
         ValueError: an option is out of its range.
     """
 
+    probe_frames = RECURRENT_PROBE_FRAMES
+    probe_fields: Sequence[str] | None = ("obs", "available")
+
     def __init__(self, spec: EnvSpec, **options: Unpack[RecurrentOptions]) -> None:
         self.spec, self.options = spec, Options(**options)
         with torch.random.fork_rng(devices=[]):
@@ -119,7 +123,20 @@ class RecurrentPolicy(ModulePolicy):
         epsilon: float,
         rng: np.random.Generator,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = len(obs) * self.spec.n_agents
+        said, after = self._step(obs, last_actions, hidden)
+        return self.choose(np.where(available, said, -np.inf), available, epsilon, rng), after
+
+    def outputs(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
+        said, after = self._step(frames["obs"], last_actions, hidden)
+        return {"logits": said}, after
+
+    def _step(
+        self, obs: NDArray[np.float32], last_actions: NDArray[np.int64], hidden: NDArray[np.float32]
+    ) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32]]:
+        """Return the network's output (B, A, U), and the next hidden state (B, A, H)."""
+        rows = last_actions.size
         with torch.inference_mode():
             said, hidden_rows = self.agent(
                 self._tensor(obs.reshape(rows, -1), self._dtype),
@@ -127,8 +144,7 @@ class RecurrentPolicy(ModulePolicy):
                 self._tensor(hidden.reshape(rows, -1), self._dtype),
             )
         after = hidden_rows.numpy(force=True).reshape(hidden.shape).astype(np.float32, copy=False)
-        possible = np.where(available, said.numpy(force=True).reshape(available.shape), -np.inf)
-        return self.choose(possible, available, epsilon, rng), after
+        return said.numpy(force=True).reshape(*last_actions.shape, -1), after
 
     def _tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
         # torch warns about read-only memory, so it is copied.

@@ -152,12 +152,18 @@ def plain_line(progress: Progress) -> str:
         p.loss is not None and f"loss {p.loss:.4g}",
         p.epsilon is not None and f"epsilon {p.epsilon:.2f}",
         p.params_lag is not None and f"lag {p.params_lag}",
+        "loads" in p.sync and f"loads {_loads(p)}",
         p.dropped_episodes and f"dropped {p.dropped_episodes:,}",
         p.busiest_actor is not None and f"busiest {p.busiest_actor} {p.mailbox_depth or 0}",
         f"workers {p.workers}" + (f" ({p.restarts} restarted)" if p.restarts else ""),
         left is not None and f"left {clock_time(left)}",
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _loads(p: Progress) -> str:
+    """Return the loads of a worker on average, and the versions of the parameters that there were."""
+    return f"{p.sync['loads_per_worker']:,.0f}/{p.sync['versions']:,.0f}"
 
 
 def remaining_s(progress: Progress) -> float | None:
@@ -324,6 +330,7 @@ def _blocks(p: Progress) -> list[list[tuple[str, str, str]]]:
             ("loss", _or_none(p.loss, "{:.4g}".format), "bold"),
             ("epsilon", _or_none(p.epsilon, "{:.3f}".format), "bold"),
             ("parameter lag", _or_none(p.params_lag, lambda lag: f"{_bars(p.params_lags)} {lag}".strip()), "bold"),
+            *([("loads/versions", _loads(p), "bold")] if "loads" in p.sync else []),
         ],
         [
             ("env steps/s", _rate(p.env_steps_per_s), "bold"),

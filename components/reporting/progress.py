@@ -1,7 +1,7 @@
 """How far a training run is: one record, made by the Monitor, shown by the display and kept in `metrics.jsonl`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +43,8 @@ class Progress:
     """Workers that have joined and are alive."""
     restarts: int
     """Worker processes started again after they died."""
+    sync: Mapping[str, float] = field(default_factory=dict)
+    """Figures of how workers load parameters, by name."""
 
 
 LAGS = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")
@@ -50,8 +52,12 @@ LAGS = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")
 
 
 def flat_record(progress: Progress) -> dict[str, Any]:
-    """Return the fields by name, and `lag_steps/0`, `lag_steps/1`, `lag_steps/2-3` … in the place of `params_lags`."""
+    """Return the fields by name, and `lag_steps/0`, `lag_steps/1`, `lag_steps/2-3` … in the place of `params_lags`.
+
+    The figures of `sync` have names such as `sync/loads`.
+    """
     fields = asdict(progress)
+    fields |= {f"sync/{name}": figure for name, figure in fields.pop("sync").items()}
     counts = fields.pop("params_lags")
     return fields | {f"lag_steps/{name}": count for name, count in zip(LAGS, counts, strict=True)}
 

@@ -25,7 +25,7 @@ class StaggeredWorker(Worker):
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        if not self._loaded or msg.version % self._period == self._phase:
+        if self._sync.version is None or msg.version % self._period == self._phase:
             await super().load(msg)
 
 

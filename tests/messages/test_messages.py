@@ -19,15 +19,19 @@ from messages import (
     JoinMsg,
     LoadParamsMsg,
     NotSavedMsg,
+    ProbesMsg,
     ProgressMsg,
+    PullParamsMsg,
     SampleBatchMsg,
     SaveCheckpointMsg,
     SaveStateMsg,
     ShardEpisodesMsg,
     ShardSizeMsg,
     StateSavedMsg,
+    SyncMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
+    VersionMsg,
     WorkerCountMsg,
 )
 from orchestra import Arrays, Lane, Message, Ref, Request
@@ -127,6 +131,10 @@ EXAMPLES: list[Message] = [
     ClaimRoleMsg(role="trainer", ref=HERE),
     JoinMsg(role="worker", ref=HERE, environments=1),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
+    ProbesMsg(number=3, inputs=Arrays({"last_actions": np.zeros((2, 1, 3), np.int64)})),
+    VersionMsg(version=9, required=-1, env_steps=3, probes=3, outputs=Arrays({"logits": np.ones((2, 1), np.float16)})),
+    PullParamsMsg(version=9, ref=HERE),
+    SyncMsg(worker="w/worker", decisions=((None, 3, None, None, True), (3, 9, 0.5, 0.25, False))),
     WorkerCountMsg(proxy=HERE, workers=3, environments=3),
     CollectMsg(episodes=0, received=0),
     NotSavedMsg(error="No space left on device"),
@@ -275,9 +283,9 @@ def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() ->
         assert said == f"Value error, lengths: expected one segment or more, of 1 to 5 steps each, got {shown}"
 
 
-def test_of_params_pace_progress_and_sizes_only_the_newest_unread_counts() -> None:
+def test_of_params_versions_pace_progress_and_sizes_only_the_newest_unread_counts() -> None:
     latest = {type(example).__name__ for example in EXAMPLES if example.lane is Lane.LATEST}
-    assert latest == {"LoadParamsMsg", "CollectMsg", "ProgressMsg", "ShardSizeMsg"}
+    assert latest == {"LoadParamsMsg", "CollectMsg", "ProgressMsg", "ShardSizeMsg", "VersionMsg"}
     assert not any(example.lane is Lane.SYSTEM for example in EXAMPLES)
 
     mailbox = Mailbox("host/worker")

@@ -1,0 +1,72 @@
+"""Digests: what the learner's policy gives for a few inputs from experience; workers compare by them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.experience import ExperienceSchema
+from components.policies.base import EpisodeBatch, Policy
+from components.synchronization import FRAMES, probe_outputs
+from messages import ProbesMsg, VersionMsg
+from orchestra import Arrays, freeze
+
+PROBES = 64
+"""Probes of a digest."""
+REDRAWN = 10
+"""Versions for which probes serve."""
+
+
+class Digests:
+    """Makes the digests of a policy that learns.
+
+    Args:
+        schema: of the environment, which has the fields per frame.
+        policy: the one that learns.
+        rng: draws the probes.
+    """
+
+    def __init__(self, schema: ExperienceSchema, policy: Policy, rng: np.random.Generator) -> None:
+        self._schema, self._policy, self._rng = schema, policy, rng
+        self.probes: ProbesMsg | None = None
+        """The present ones; None before the first."""
+
+    def make(self, version: int, batch: EpisodeBatch) -> list[ProbesMsg | VersionMsg]:
+        """Return the digest of a version, and before it new probes from a batch where those in use are old.
+
+        Raises:
+            TypeError: the policy gives no outputs.
+        """
+        made: list[ProbesMsg | VersionMsg] = []
+        if self.probes is None or version - self.probes.number >= REDRAWN:
+            self.probes = self._draw(version, batch)
+            made.append(self.probes)
+        outputs = Arrays({name: freeze(a) for name, a in probe_outputs(self._policy, self.probes).items()})
+        made.append(
+            VersionMsg(version=version, required=-1, env_steps=None, probes=self.probes.number, outputs=outputs)
+        )
+        return made
+
+    def _draw(self, version: int, batch: EpisodeBatch) -> ProbesMsg:
+        """Draw frames in which the policy has acted, each with those before it in its segment.
+
+        Where there are fewer than `probe_frames`, the first one of the segment stands for those before it.
+        """
+        ends = np.cumsum(batch.lengths)
+        drawn = self._rng.choice(int(ends[-1]), min(PROBES, int(ends[-1])), replace=False)
+        segment = np.searchsorted(ends, drawn, side="right")
+        last = drawn - (ends[segment] - batch.lengths[segment])
+        window = np.arange(1 - self._policy.probe_frames, 1)
+        t = last[:, None] + window  # (K, W)
+        frames, segments = np.maximum(t, 0), segment[:, None]
+        masks = [name for name in ("available", "alive") if name in self._schema.frames]
+        fields = dict.fromkeys([*(self._policy.probe_fields or self._schema.frames), *masks])
+        inputs = {FRAMES + name: freeze(batch[name][segments, frames]) for name in fields}
+        inputs["last_actions"] = freeze(self._last_actions(batch["actions"], segments, t))
+        return ProbesMsg(number=version, inputs=Arrays(inputs))
+
+    @staticmethod
+    def _last_actions(
+        actions: NDArray[np.generic], segments: NDArray[np.int64], t: NDArray[np.int64]
+    ) -> NDArray[np.generic]:
+        taken = actions[segments, np.maximum(t - 1, 0)]
+        taken[t <= 0] = -1 if actions.dtype.kind == "i" else 0
+        return taken
