@@ -12,6 +12,8 @@ from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
 from components.policies.acting import ActingPolicy, epsilon_greedy, recurrent_acting, softmax_mixture
 from components.policies.base import Policy
+from components.policies.ppo_acting import ppo_acting
+from components.policies.ppo_options import TEAM
 from orchestra import UsageError, code_file, import_file
 
 
@@ -51,8 +53,9 @@ class Algorithm:
         """
         passes_on = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(policy).parameters.values())
         ours = f"{policy.__module__}:{policy.__qualname__}"
+        # One of ours stays a name, so that a worker that receives it does not import torch.
         known = next((each for each in ALGORITHMS.values() if each.own_flags and each.policy == ours), cls(policy))
-        return replace(known, policy=policy).configured(**(shared if passes_on else {}), **chosen)
+        return known.configured(**(shared if passes_on else {}), **chosen)
 
     def on_device(self, device: str) -> "Algorithm":
         """Return the algorithm on a device.
@@ -99,6 +102,11 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "vdn": Algorithm("components.policies.vdn:Vdn", recurrent_acting(epsilon_greedy)),
     "iql": Algorithm("components.policies.iql:Iql", recurrent_acting(epsilon_greedy)),
     "coma": Algorithm("components.policies.coma:Coma", recurrent_acting(softmax_mixture)),
+    "ppo": Algorithm("components.policies.ppo:Ppo", ppo_acting(), own_flags=True),
+    "ippo": Algorithm("components.policies.ppo:Ippo", ppo_acting(**TEAM, critic_input="obs"), own_flags=True),
+    "mappo": Algorithm(
+        "components.policies.ppo:Mappo", ppo_acting(**TEAM, critic_input="agent-specific"), own_flags=True
+    ),
 }
 """The algorithms of this package, by the names that the command line uses."""
 

@@ -31,6 +31,17 @@ class FlatOptimizer:
         self._learned = [p for p in self._parameters if p.requires_grad]
         self.kind, self._learning_rate, self._clip = kind, learning_rate, clip
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step; it may be changed at any time, and no checkpoint holds it."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._learning_rate = rate
+        if "_optimizer" in vars(self):
+            self._optimizer.param_groups[0]["lr"] = rate
+
     def prepare(self) -> None:
         """Make the optimiser now rather than at the first step."""
         _ = self._optimizer

@@ -1,0 +1,49 @@
+"""The losses of PPO (Schulman et al. 2017), of each sample; and the figures by which an update is judged."""
+
+import torch
+from torch import Tensor
+
+
+def policy_loss(log_prob: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Return -min(r A, clip(r, 1 - clip, 1 + clip) A) of each sample, r the ratio of new to `old` probability."""
+    ratio = (log_prob - old).exp()
+    return -torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+
+
+def value_loss(value: Tensor, old: Tensor, target: Tensor, clip: float | None, huber: float | None) -> Tensor:
+    """Return the error of each value: e²/2, or Huber's, linear beyond ±`huber`.
+
+    Args:
+        value: of the network.
+        old: as it was when acting.
+        target: return, in the units of the values.
+        clip: the worse error counts, of the value and of one that moves at most so far from `old`; None for no clip.
+        huber: where Huber's loss becomes linear; None for the squared error.
+    """
+    found = _error(target - value, huber)
+    if clip is None:
+        return found
+    return torch.max(found, _error(target - (old + (value - old).clamp(-clip, clip)), huber))
+
+
+def _error(e: Tensor, huber: float | None) -> Tensor:
+    squared = e.square() / 2.0
+    return squared if huber is None else torch.where(e.abs() <= huber, squared, huber * (e.abs() - huber / 2.0))
+
+
+def mean_over(loss: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean; 0 where nothing has a weight."""
+    return (loss * weights).sum() / weights.sum().clamp(min=1.0)
+
+
+@torch.no_grad()
+def divergence(log_prob: Tensor, old: Tensor, weights: Tensor, clip: float) -> tuple[float, float]:
+    """Return an estimate of the KL divergence of the new policy from the old, and the share of clipped ratios.
+
+    The estimate is the mean of (r - 1) - log r: without bias, never negative, and of little variance.
+    """
+    change = log_prob - old
+    ratio = change.exp()
+    kl = mean_over(ratio - 1.0 - change, weights)
+    clipped = mean_over(((ratio - 1.0).abs() > clip).to(ratio.dtype), weights)
+    return float(kl), float(clipped)

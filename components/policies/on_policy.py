@@ -1,0 +1,401 @@
+"""Learning from steps of the present policy, several times over, by clipped ratios: what PPO and MAPPO have in common.
+
+Letters in shapes: E segments, T steps, A agents, N real steps of all segments, R = N * A rows, C chunks of L steps.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from components.envs.base import EnvSpec
+from components.policies.acting import Acted
+from components.policies.advantages import TimeLimit, normalised, segment_advantages
+from components.policies.base import EpisodeBatch, TrainStepResult
+from components.policies.chunks import Chunks, real_rows
+from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
+from components.policies.distributions import Categorical, Distribution, Gaussian, Squashed
+from components.policies.modules import ModulePolicy
+from components.policies.optimizer import FlatOptimizer
+from components.policies.parallel import own_threads
+from components.policies.ppo_acting import PpoActing
+from components.policies.ppo_networks import ActorCritic
+from components.policies.ppo_options import Frames, Interface, Networks
+from components.policies.value_norm import ValueNorm, ValueUnits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """How PPO learns; the classes below have the defaults."""
+
+    learning_rate: float
+    critic_learning_rate: float | None
+    """None: one optimiser for actor and critic, and one norm of all gradients."""
+    anneal: int
+    epochs: int
+    minibatches: int
+    clip: float
+    value_clip: bool
+    entropy: float
+    value_coefficient: float
+    gamma: float
+    gae_lambda: float
+    grad_norm_clip: float
+    huber: float | None
+    advantages: Literal["update", "minibatch"]
+    value_units: ValueUnits
+    value_masks: bool
+    time_limit: TimeLimit
+    target_kl: float | None
+    chunk_length: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The real rows of a batch. They stay as they are over all epochs of an update."""
+
+    actor: Tensor  # (R, I)
+    critic: Tensor  # (R, I)
+    available: Tensor | None  # (R, U)
+    actions: Tensor  # (R, …)
+    log_prob: Tensor  # (R,): when acting
+    value: Tensor  # (R,): when acting, in the critic's units
+    advantage: Tensor  # (R,)
+    returns: Tensor  # (R,): in the units of the rewards
+    living: Tensor  # (R,): 1.0 of agents that live
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Rows to learn from together, and of a recurrent network the states before the first of each chunk."""
+
+    rows: Tensor  # (R',)
+    real: Tensor | None  # (R',): 1.0 but for what fills chunks up
+    hidden: tuple[Tensor, Tensor] | None  # (C', H) each, of actor and critic
+    n_steps: int
+
+
+class OnPolicy(ModulePolicy):
+    """An actor and a critic that learn from steps of their present parameters, several times over, by clipped ratios.
+
+    Values are in the critic's units: `value_units` says which.
+
+    Args:
+        spec: sizes of the environment.
+        networks: of actor and critic.
+        learning: how they learn.
+        seed: of the initial parameters and of minibatches.
+        device: as for `ModulePolicy`.
+
+    Raises:
+        ValueError: the environment does not have what the networks need.
+    """
+
+    on_policy: ClassVar[bool] = True
+
+    def __init__(self, spec: EnvSpec, networks: Networks, learning: Learning, *, seed: int, device: str) -> None:
+        self.interface, self.networks, self.learning = Interface(spec, networks), networks, learning
+        self.fields = self.interface.fields
+        self._seed = seed
+        super().__init__(spec, seed=seed, device=device, init="orthogonal")
+        self.network.actor.scale(learning.gain)
+        self.network.critic.scale(1.0)
+        rate, clip = learning.learning_rate, learning.grad_norm_clip
+        if learning.critic_learning_rate is None:
+            self._optimizers = {"all": FlatOptimizer(self._flat, [self.network], "adam", rate, clip)}
+        else:
+            n_actor = sum(p.numel() for p in self.network.actor.parameters())
+            of_actor, of_critic, critic_rate = self._flat[:n_actor], self._flat[n_actor:], learning.critic_learning_rate
+            self._optimizers = {
+                "actor": FlatOptimizer(of_actor, [self.network.actor], "adam", rate, clip),
+                "critic": FlatOptimizer(of_critic, [self.network.critic], "adam", critic_rate, clip),
+            }
+        self._acts: PpoActing | None = None
+
+    def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+        self.network = ActorCritic(self.interface)
+        self.value_norm = ValueNorm(self.learning.value_units)
+        return {"network": self.network, "value_norm": self.value_norm}, {}
+
+    # Acting ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _acting(self) -> PpoActing:
+        if self._acts is None:
+            self._acts = PpoActing(self.spec, self.networks)
+            self._acts.load(self.params())
+        return self._acts
+
+    def load(self, params: NDArray[np.float32]) -> None:
+        super().load(params)
+        self._acts = None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._acts = None
+
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        return self._acting.initial_hidden(n_envs)
+
+    def act_on(
+        self,
+        frames: Frames,
+        last_actions: NDArray[Any],
+        hidden: NDArray[np.float32],
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> Acted:
+        return self._acting.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
+
+    def last_frame(self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]) -> Frames:
+        return self._acting.last_frame(frames, last_actions, hidden)
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
+        """Make one update: all its epochs and minibatches.
+
+        Raises:
+            FloatingPointError: a gradient is not finite; the step has changed nothing then.
+        """
+        with own_threads():
+            rows = self.rows(batch)
+            metrics = self._epochs(rows, list(self._minibatches(batch, rows)))
+            if self.networks.normalise_obs:
+                obs = real_rows(batch.obs[:, :-1], batch.lengths)
+                self.network.observe(self._tensor(obs.reshape(-1, obs.shape[-1])))
+        self.updates += 1
+        self._acts = None
+        return TrainStepResult(metrics, np.ones(len(batch.lengths), np.float32))
+
+    def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32]:
+        """Return the log-probabilities (E, T, A) of a batch's actions under the present parameters, 0 where padded."""
+        found = np.zeros(batch["log_prob"].shape, np.float32)
+        real = np.arange(batch["log_prob"].shape[1]) < batch.lengths[:, None]
+        with torch.no_grad():
+            rows = self.rows(batch)
+            flat = torch.zeros(len(rows.log_prob), device=self._device)
+            for part in self._parts_of(batch, rows):
+                taken = self.said(rows, part)[0]
+                kept = slice(None) if part.real is None else part.real > 0
+                flat[part.rows[kept]] = taken[kept]
+        found[real] = flat.cpu().numpy().reshape(-1, self.spec.n_agents)
+        return found
+
+    def rows(self, batch: EpisodeBatch) -> Rows:
+        """Return the rows of a batch, with advantages and returns."""
+        on, learning, lengths = self.interface, self.learning, batch.lengths
+        flat = {name: real_rows(batch[name][:, :-1], lengths) for name in (*on.spec.schema.frames, "value")}
+        actor, critic = on.inputs(
+            flat,
+            real_rows(self._last_actions(batch), lengths),
+            self.network.obs_mean.cpu().numpy(),
+            self.network.obs_var.cpu().numpy(),
+        )
+        living = on.alive(flat)
+        value = self.value_norm.denormalise(torch.from_numpy(batch["value"].astype(np.float64))).numpy()
+        if on.mortal_reward:
+            value = value * batch["alive"]
+        reward = batch.reward if batch.reward.ndim == 3 else batch.reward[..., None]
+        advantage = segment_advantages(
+            np.broadcast_to(reward, (*reward.shape[:2], self.spec.n_agents)),
+            value,
+            lengths,
+            batch.terminated,
+            batch.truncated,
+            gamma=learning.gamma,
+            gae_lambda=learning.gae_lambda,
+            time_limit=learning.time_limit,
+        )
+        returns = real_rows(advantage + value[:, :-1], lengths)
+        advantage = real_rows(advantage, lengths)
+        if learning.advantages == "update":
+            advantage = normalised(advantage, living)
+        actions = batch["unsquashed"] if self.networks.squash else batch.actions
+        n_rows = living.size
+        return Rows(
+            actor=self._tensor(actor.reshape(n_rows, -1)),
+            critic=self._tensor(critic.reshape(n_rows, -1)),
+            available=torch.from_numpy(flat["available"].reshape(n_rows, -1)).to(self._device) if on.masked else None,
+            actions=torch.from_numpy(real_rows(actions, lengths).reshape(n_rows, *actions.shape[3:])).to(self._device),
+            log_prob=self._tensor(real_rows(batch["log_prob"], lengths).reshape(-1)),
+            value=self._tensor(flat["value"].reshape(-1)),
+            advantage=self._tensor(advantage.reshape(-1)),
+            returns=self._tensor(returns.reshape(-1)),
+            living=self._tensor(living.reshape(-1)),
+        )
+
+    def said(self, rows: Rows, part: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probabilities of the actions, entropies, and values, (R',) each, by the present parameters."""
+        of_actor, of_critic = part.hidden or (None, None)
+        outputs, _ = self.network.actor(rows.actor[part.rows], of_actor, part.n_steps)
+        values, _ = self.network.critic(rows.critic[part.rows], of_critic, part.n_steps)
+        distribution = self._distribution(outputs, None if rows.available is None else rows.available[part.rows])
+        return distribution.log_prob(rows.actions[part.rows]), distribution.entropy(), values[:, 0]
+
+    def losses(self, rows: Rows, part: Minibatch) -> tuple[Tensor, Tensor, Tensor, tuple[float, float]]:
+        """Return policy loss, value loss, entropy, and the divergence from the policy that acted.
+
+        The statistics of values take the minibatch's returns into account, before these become targets.
+        """
+        learning, at = self.learning, part.rows
+        log_prob, entropies, values = self.said(rows, part)
+        real = torch.ones_like(values) if part.real is None else part.real
+        living = rows.living[at] * real
+        advantage = rows.advantage[at]
+        if learning.advantages == "minibatch" and float(living.sum()) > 1.0:
+            seen = advantage[living > 0]
+            advantage = (advantage - seen.mean()) / (seen.std() + 1e-8)
+        policy = mean_over(policy_loss(log_prob, rows.log_prob[at], advantage, learning.clip), living)
+        self.value_norm.update(rows.returns[at][real > 0], self.network.critic.head)
+        value = value_loss(
+            values,
+            rows.value[at],
+            self.value_norm.normalise(rows.returns[at]),
+            learning.clip if learning.value_clip else None,
+            learning.huber,
+        )
+        counted = living if learning.value_masks else real
+        moved = divergence(log_prob, rows.log_prob[at], living, learning.clip)
+        return policy, mean_over(value, counted), mean_over(entropies, living), moved
+
+    def _epochs(self, rows: Rows, parts: list[Minibatch]) -> dict[str, float]:
+        learning, sums, made = self.learning, np.zeros(6), 0
+        self._set_rates()
+        before = self.value_norm.denormalise(rows.value)
+        spread = float(rows.returns.var(correction=0))
+        explained = 1.0 - float((rows.returns - before).var(correction=0)) / spread if spread > 0 else 0.0
+        rng = np.random.default_rng((self._seed, self.updates))
+        for _ in range(learning.epochs):
+            for part in self._shuffled(parts, rows, rng):
+                policy, value, entropy, (kl, clipped) = self.losses(rows, part)
+                norms = self._step(policy - learning.entropy * entropy, learning.value_coefficient * value)
+                sums += [float(policy.detach()), float(value.detach()), float(entropy.detach()), kl, clipped, norms]
+                made += 1
+            if learning.target_kl is not None and kl > learning.target_kl:
+                break
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
+        means = dict(zip(names, (sums / made).tolist(), strict=True))
+        mean, sd = self.value_norm.statistics()
+        return {
+            "loss": means["policy_loss"] + learning.value_coefficient * means["value_loss"],
+            **means,
+            "explained_variance": explained,
+            "value_mean": mean,
+            "value_sd": sd,
+            "steps_learned": float(len(rows.returns) // self.spec.n_agents),
+        }
+
+    def _step(self, actor_loss: Tensor, critic_loss: Tensor) -> float:
+        """Make a gradient step; return the norm of the gradient, of the actor if the critic has its own."""
+        what = f"update {self.updates}"
+        if "all" in self._optimizers:
+            return self._optimizers["all"].step(actor_loss + critic_loss, what)
+        norm = self._optimizers["actor"].step(actor_loss, f"the actor in {what}")
+        self._optimizers["critic"].step(critic_loss, f"the critic in {what}")
+        return norm
+
+    def _set_rates(self) -> None:
+        learning = self.learning
+        left = max(1.0 - self.updates / learning.anneal, 0.0) if learning.anneal else 1.0
+        for name, optimizer in self._optimizers.items():
+            rate = learning.critic_learning_rate if name == "critic" else learning.learning_rate
+            optimizer.learning_rate = (rate or 0.0) * left
+
+    def _minibatches(self, batch: EpisodeBatch, rows: Rows) -> Iterator[Minibatch]:
+        """Yield what `_shuffled` divides: all rows; of a recurrent network all chunks, with their states."""
+        with torch.no_grad():
+            parts = list(self._parts_of(batch, rows))
+        if not self.networks.recurrent:
+            yield from parts
+            return
+        n_steps = self.learning.chunk_length
+        yield Minibatch(
+            torch.cat([part.rows.view(n_steps, -1) for part in parts], 1),
+            torch.cat([part.real.view(n_steps, -1) for part in parts if part.real is not None], 1),
+            (
+                torch.cat([part.hidden[0] for part in parts if part.hidden]),
+                torch.cat([part.hidden[1] for part in parts if part.hidden]),
+            ),
+            n_steps,
+        )
+
+    def _parts_of(self, batch: EpisodeBatch, rows: Rows) -> Iterator[Minibatch]:
+        """Yield all rows at once; of a recurrent network the chunks of each place, with the states that lead to them.
+
+        The states of the first chunk are those recorded when acting. Those of later ones follow by the parameters of
+        now, which at the first epoch are those that acted.
+        """
+        if not self.networks.recurrent:
+            yield Minibatch(torch.arange(len(rows.returns), device=self._device), None, None, 1)
+            return
+        n_steps = self.learning.chunk_length
+        chunks = Chunks.of(batch.lengths, self.spec.n_agents, n_steps)
+        first = slice(*chunks.bounds[:2])
+        recorded = self._tensor(batch["hidden"][chunks.segment[first], chunks.agent[first]])
+        size = self.networks.hidden_size
+        hidden = recorded[:, :size].contiguous(), recorded[:, size:].contiguous()
+        at = self._places(chunks)
+        for k in range(len(chunks.bounds) - 1):
+            where = slice(*chunks.bounds[k : k + 2])
+            if k:
+                hidden = hidden[0][at[k]], hidden[1][at[k]]
+            index = torch.from_numpy(chunks.rows[:, where].reshape(-1)).to(self._device)
+            real = self._tensor(chunks.real[:, where].reshape(-1))
+            yield Minibatch(index, real, hidden, n_steps)
+            if k < len(chunks.bounds) - 2:
+                of_actor, of_critic = self.network.actor, self.network.critic
+                _, last_actor = of_actor(rows.actor[index], hidden[0], n_steps)
+                _, last_critic = of_critic(rows.critic[index], hidden[1], n_steps)
+                assert last_actor is not None
+                assert last_critic is not None
+                hidden = last_actor, last_critic
+
+    def _places(self, chunks: Chunks) -> list[Tensor]:
+        """Return for each place which chunks of the place before go on there."""
+        keys = chunks.segment * self.spec.n_agents + chunks.agent
+        parts = [keys[start:end] for start, end in pairwise(chunks.bounds.tolist())]
+        found = [torch.empty(0, dtype=torch.int64)]
+        for before, after in pairwise(parts):
+            found.append(torch.from_numpy(np.searchsorted(before, after)).to(self._device))
+        return found
+
+    def _shuffled(self, parts: list[Minibatch], rows: Rows, rng: np.random.Generator) -> Iterator[Minibatch]:
+        """Yield the minibatches of an epoch: each row, or chunk, is in exactly one."""
+        (whole,) = parts
+        n = whole.rows.shape[-1]
+        order = torch.from_numpy(rng.permutation(n)).to(self._device)
+        for some in order.tensor_split(min(self.learning.minibatches, n)):
+            if whole.hidden is None or whole.real is None:
+                yield Minibatch(some, None, None, 1)
+            else:
+                yield Minibatch(
+                    whole.rows[:, some].reshape(-1),
+                    whole.real[:, some].reshape(-1),
+                    (whole.hidden[0][some], whole.hidden[1][some]),
+                    whole.n_steps,
+                )
+
+    def _distribution(self, outputs: Tensor, available: Tensor | None) -> Distribution:
+        on, actor = self.interface, self.network.actor
+        if not on.continuous:
+            return Categorical(outputs, on.n_values, available)
+        if self.networks.squash:
+            return Squashed(outputs, actor.log_sd, torch.from_numpy(on.scale).to(self._device))
+        return Gaussian(outputs, actor.log_sd)
+
+    def _last_actions(self, batch: EpisodeBatch) -> NDArray[np.int64]:
+        """Return what each agent did before each step (E, T, A), where networks know it."""
+        if not self.interface.knows_last:
+            return np.zeros((*batch["log_prob"].shape,), np.int64)
+        return np.concatenate([batch["before"][:, None], batch.actions[:, :-1]], 1)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(self._device)

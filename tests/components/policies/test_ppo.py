@@ -1,0 +1,295 @@
+"""PPO, IPPO and MAPPO: what acts agrees with what learns, and an update touches each sample once an epoch."""
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from components.envs import EnvSpec, Skirmish
+from components.envs.base import Env
+from components.experience import FieldSpec
+from components.policies import ALGORITHMS, EpisodeBatch
+from components.policies.chunks import Chunks
+from components.policies.on_policy import OnPolicy
+from components.policies.ppo import Mappo, Ppo
+from components.replay_buffers import FreshEpisodes
+from components.rollout import Rollout
+from components.trajectory_manager import segments_of
+
+
+class Plane(Env):
+    """One point that is pushed over a plane; its limit is 9 steps, and what it may be pushed by is [-2, 2]."""
+
+    def __init__(self, n_envs: int = 1, *, seed: int = 0) -> None:
+        fields = (
+            ("obs", FieldSpec((2,), per="frame", agents=True)),
+            ("actions", FieldSpec((2,), agents=True, low=(-2.0, -2.0), high=(2.0, 2.0))),
+            ("reward", FieldSpec(())),
+        )
+        self.spec = EnvSpec("plane", 1, 0, 2, 0, 9, fields)
+        self.n_envs, self._rng, self.t = n_envs, np.random.default_rng(seed), np.zeros(n_envs, np.int64)
+        self._allocate()
+        self.pushed = np.zeros((n_envs, 1, 2))
+
+    def reset(self, which=None) -> None:
+        which = np.ones(self.n_envs, np.bool_) if which is None else which
+        self.obs[which] = self._rng.normal(5.0, 3.0, (which.sum(), 1, 2))
+        self.reward[which] = self.t[which] = 0
+        self.terminated[which] = self.truncated[which] = False
+
+    def step(self, actions) -> None:
+        self.pushed = np.clip(actions, -2.0, 2.0)
+        self.obs += self.pushed
+        self.t += 1
+        self.reward[:] = -np.abs(self.obs).sum((1, 2)) / 10
+        self.truncated[:] = self.t >= 9
+
+
+def play(name: str, env: Env | None = None, steps: int = 75, **options: object) -> tuple[OnPolicy, EpisodeBatch]:
+    """Return a policy, and what its acting side has played with its parameters: segments of at most 25 steps."""
+    env = env or Skirmish("3m", 6, seed=4)
+    algorithm = ALGORITHMS[name].configured(**options)
+    learner, acting = algorithm.learner(env.spec, seed=3), algorithm.acting(env.spec, seed=0)
+    assert isinstance(learner, OnPolicy)
+    if learner.interface.continuous:
+        learner.network.actor.log_sd.data += 0.3
+    acting.load(learner.params())
+    rollout = Rollout(env, acting, np.random.default_rng(0), segment_length=25)
+    message = rollout.collect(steps, 1.0)
+    assert message is not None
+    replay = FreshEpisodes(algorithm.schema(env.spec, 25), 500)
+    replay.insert(segments_of(message))
+    return learner, replay.sample(message.segments, np.random.default_rng(0)).batch
+
+
+KINDS = {
+    "mappo": ("mappo", None, {}),
+    "mappo in chunks of 7": ("mappo", None, {"chunk_length": 7}),
+    "mappo without memory": ("mappo", None, {"recurrent": False}),
+    "ippo": ("ippo", None, {}),
+    "ppo": ("ppo", None, {}),
+    "continuous": ("ppo", Plane, {}),
+    "squashed": ("ppo", Plane, {"squash": True}),
+    "recurrent, continuous": ("ppo", Plane, {"recurrent": True, "chunk_length": 4}),
+    "normalised": ("ppo", Plane, {"normalise_obs": True}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_learner_says_what_workers_said_when_they_acted(kind) -> None:
+    name, env, options = KINDS[kind]
+    learner, batch = play(name, env and env(5), **options)
+    if kind == "normalised":
+        for _ in range(2):  # statistics of the first update act from the second on
+            learner.learn(batch)
+            learner, batch = replayed(learner, env(5))
+    real = np.arange(batch["log_prob"].shape[1]) < batch.lengths[:, None]
+    np.testing.assert_allclose(learner.log_prob(batch)[real], batch["log_prob"][real], atol=1e-5)
+    rows = learner.rows(batch)
+    (part,) = learner._minibatches(batch, rows)
+    some = next(learner._shuffled([part], rows, np.random.default_rng(0)))
+    log_prob, _, values = learner.said(rows, some)
+    kept = slice(None) if some.real is None else some.real > 0
+    assert (log_prob - rows.log_prob[some.rows])[kept].exp().sub(1).abs().max() < 1e-4
+    torch.testing.assert_close(values[kept], rows.value[some.rows][kept], atol=1e-4, rtol=0)
+    _, _, _, (kl, clipped) = learner.losses(rows, some)
+    assert kl < 1e-6
+    assert clipped == 0.0
+
+
+def replayed(learner: OnPolicy, env: Env) -> tuple[OnPolicy, EpisodeBatch]:
+    acting = copy.copy(learner._acting)
+    rollout = Rollout(env, acting, np.random.default_rng(0), segment_length=25)
+    message = rollout.collect(50, 1.0)
+    replay = FreshEpisodes(rollout.schema, 500)
+    replay.insert(segments_of(message))
+    return learner, replay.sample(message.segments, np.random.default_rng(0)).batch
+
+
+def test_chunks_say_what_a_whole_unroll_says() -> None:
+    """Whole segments are one chunk of 25 steps; episodes end in the middle of a chunk of 10."""
+    learner, batch = play("mappo")
+    assert (batch.lengths % 10).any()
+    assert batch.lengths.max() > 10
+    in_chunks = learner.log_prob(batch)
+    whole, _ = play("mappo", chunk_length=25)
+    np.testing.assert_allclose(in_chunks, whole.log_prob(batch), atol=1e-5)
+    moved, chunks = batch.replaced(hidden=batch["hidden"] + 1.0), Chunks.of(batch.lengths, 3, 10)
+    assert np.abs(learner.log_prob(moved) - in_chunks).max() > 1e-3, "the recorded states matter"
+    assert len(chunks.bounds) > 2
+
+
+def test_every_sample_is_learned_from_once_an_epoch_and_none_changes(monkeypatch) -> None:
+    learner, batch = play("mappo", epochs=3, minibatches=4)
+    seen, kept = [], []
+    original = learner.losses
+
+    def watched(rows, part):
+        seen.append(part.rows[part.real > 0].numpy())
+        kept.append((rows, [getattr(rows, name).clone() for name in ("log_prob", "advantage", "returns", "value")]))
+        return original(rows, part)
+
+    monkeypatch.setattr(learner, "losses", watched)
+    learner.learn(batch)
+    n = int(batch.lengths.sum()) * 3
+    assert len(seen) == 12
+    epochs = [np.concatenate(seen[i : i + 4]) for i in (0, 4, 8)]
+    assert all(sorted(epoch.tolist()) == list(range(n)) for epoch in epochs)
+    assert not np.array_equal(epochs[0], epochs[1]), "each epoch has an order of its own"
+    for (rows, before), (_, after) in pairwise(kept):
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert torch.equal(rows.log_prob, before[0])
+
+
+def test_the_learning_rate_falls_linearly_and_the_first_update_has_all_of_it() -> None:
+    learner, batch = play("ppo", anneal=4, learning_rate=0.01, epochs=1)
+    rates = []
+    for _ in range(5):
+        learner.learn(batch)
+        rates.append(learner._optimizers["all"].learning_rate)
+    assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025, 0.0])
+    before = learner.params()
+    learner.learn(batch)
+    np.testing.assert_array_equal(learner.params(), before), "nothing is learned at rate 0"
+
+
+def test_initial_weights_are_orthogonal_with_the_gains_of_the_papers() -> None:
+    learner, _ = play("mappo", steps=25)
+    actor, critic = learner.network.actor, learner.network.critic
+
+    def gains(weight: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svdvals(weight.detach())
+
+    for branch, gain in ((actor, 0.01), (critic, 1.0)):
+        torch.testing.assert_close(gains(branch.head.weight), torch.full_like(gains(branch.head.weight), gain))
+        for layer in (branch.layers[0], branch.layers[2]):
+            torch.testing.assert_close(gains(layer.weight), torch.full_like(gains(layer.weight), 2**0.5))
+            assert not layer.bias.any()
+        for gate in branch.gru.weight_hh_l0.chunk(3):
+            torch.testing.assert_close(gains(gate), torch.ones(64))
+        assert not branch.head.bias.any()
+    wide, _ = play("mappo", steps=25, gain=1.0)
+    torch.testing.assert_close(gains(wide.network.actor.head.weight)[0], torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("value_masks", [False, True])
+def test_the_dead_do_not_count_but_for_their_values_without_a_mask(value_masks) -> None:
+    learner, batch = play("mappo", value_masks=value_masks, recurrent=False, steps=100)
+    rows = learner.rows(batch)
+    dead = rows.living == 0
+    assert dead.any()
+    (part,) = learner._minibatches(batch, rows)
+
+    def gradients(rows):
+        policy, value, entropy, _ = learner.losses(rows, part)
+        parameters = list(learner.network.actor.parameters())
+        found = torch.autograd.grad(policy - entropy, parameters, allow_unused=True)
+        return policy.item(), value.item(), torch.cat([g.view(-1) for g in found if g is not None])
+
+    learner.value_norm.units = "real"
+    policy, value, gradient = gradients(rows)
+    other = copy.deepcopy(rows)
+    other.advantage[dead] += 100.0
+    other.log_prob[dead] -= 3.0
+    policy_after, value_after, gradient_after = gradients(other)
+    assert policy_after == policy
+    torch.testing.assert_close(gradient_after, gradient, atol=0, rtol=0)
+    other.returns[dead] += 100.0
+    assert (gradients(other)[1] != value) == (not value_masks)
+    assert value_after == value
+
+
+def test_a_dead_agent_is_to_the_critic_zeros_and_its_number() -> None:
+    learner, batch = play("mappo", steps=100)
+    rows = learner.rows(batch)
+    dead = rows.critic[rows.living == 0]
+    assert len(dead) > 0
+    assert not dead[:, :-3].any()
+    assert (dead[:, -3:].sum(1) == 1).all()
+    shown, _ = play("mappo", steps=100, death_masking=False)
+    rows = shown.rows(batch)
+    assert rows.critic[rows.living == 0][:, :-3].any()
+
+
+def test_ippo_is_mappo_whose_critic_sees_the_observation() -> None:
+    first, batch = play("ippo", epochs=2)
+    second, _ = play("mappo", critic_input="obs", epochs=2)
+    np.testing.assert_array_equal(first.params(), second.params())
+    assert first.learn(batch).metrics == second.learn(batch).metrics
+    np.testing.assert_array_equal(first.params(), second.params())
+
+
+def test_statistics_of_observations_are_published_kept_in_checkpoints_and_frozen_in_evaluations() -> None:
+    learner, batch = play("ppo", Plane(5), normalise_obs=True)
+    learner.learn(batch)
+    seen = batch.obs[:, :-1][np.arange(batch.obs.shape[1] - 1) < batch.lengths[:, None]]
+    acting = ALGORITHMS["ppo"].configured(normalise_obs=True).acting(Plane().spec, seed=0)
+    acting.load(learner.params())
+    np.testing.assert_allclose(acting._obs_mean, seen.mean((0, 1)), rtol=1e-3)
+    np.testing.assert_allclose(acting._obs_var, seen.var((0, 1)), rtol=1e-2)
+    other = Ppo(Plane().spec, seed=9, normalise_obs=True)
+    other.load_state_dict(learner.state_dict())
+    np.testing.assert_array_equal(other.params(), learner.params())
+    before = acting.params()
+    env = Plane(2)
+    env.reset()
+    acting.act_on(env.fields(), np.zeros((2, 1, 2)), acting.initial_hidden(2), epsilon=0.0, rng=None)
+    np.testing.assert_array_equal(acting.params(), before)
+    assert torch.equal(other.value_norm.sums, learner.value_norm.sums)
+
+
+def test_drawn_actions_may_lie_outside_the_bounds_and_squashed_ones_never_do() -> None:
+    _, batch = play("ppo", Plane(20), steps=100)
+    assert np.abs(batch.actions).max() > 2.0, "the environment clips them"
+    _, batch = play("ppo", Plane(20), steps=100, squash=True)
+    assert np.abs(batch.actions).max() <= 2.0
+    np.testing.assert_allclose(np.tanh(batch["unsquashed"]) * 2.0, batch.actions, atol=1e-5)
+
+
+@pytest.mark.parametrize("made", [Ppo, Mappo])
+def test_two_learners_with_one_seed_learn_alike_and_go_on_alike_from_a_checkpoint(made) -> None:
+    _, batch = play(made.__name__.lower(), steps=50)
+    first, second, third = (made(Skirmish("3m").spec, seed=5, minibatches=2, epochs=2) for _ in range(3))
+    for learner in (first, second):
+        learner.learn(batch)
+    third.load_state_dict(first.state_dict())
+    assert first.learn(batch).metrics == second.learn(batch).metrics
+    third.learn(batch)
+    np.testing.assert_array_equal(first.params(), second.params())
+    np.testing.assert_array_equal(first.params(), third.params())
+
+
+def test_a_divergence_above_the_target_ends_the_update(monkeypatch) -> None:
+    learner, batch = play("ppo", epochs=9, minibatches=1, learning_rate=0.01, target_kl=1e-4)
+    epochs = []
+    original = learner.losses
+    monkeypatch.setattr(learner, "losses", lambda *given: epochs.append(1) or original(*given))
+    learner.learn(batch)
+    assert 1 < len(epochs) < 9
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"squash": True}, "continuous actions"), ({"critic_input": "state"}, "needs a state")],
+)
+def test_what_an_environment_does_not_have_is_refused_by_name(options, expected) -> None:
+    name = "ppo" if "squash" in options else "mappo"
+    spec = Skirmish("3m").spec if name == "ppo" else Plane().spec
+    with pytest.raises(ValueError, match=f"{spec.name}: .*{expected}"):
+        ALGORITHMS[name].configured(**options).learner(spec, seed=0)
+
+
+def test_ppo_learns_to_push_a_point_home() -> None:
+    env = Plane(16, seed=1)
+    learner = Ppo(env.spec, seed=0, learning_rate=3e-3, minibatches=4, epochs=6, entropy=0.0)
+    means = []
+    for k in range(14):
+        rollout = Rollout(env, copy.copy(learner._acting), np.random.default_rng(k), segment_length=9)
+        message = rollout.collect(27, 1.0)
+        replay = FreshEpisodes(rollout.schema, 500)
+        replay.insert(segments_of(message))
+        means.append(float(message.per_step["reward"].mean()))
+        learner.learn(replay.sample(message.segments, np.random.default_rng(0)).batch)
+    assert np.mean(means[-3:]) > 0.5 * np.mean(means[:3]), means
