@@ -154,5 +154,5 @@ class ProgressMsg(Message):
     workers: int
     metrics: tuple[tuple[str, float], ...]
     """Metrics of the newest `TrainResultMsg`, and `learner_s`, its seconds."""
-    sync: tuple[tuple[str, float], ...] = ()
+    sync: tuple[tuple[str, float], ...]
     """Figures of the synchronisation of workers by name: versions, loads, and bytes of parameters and digests."""

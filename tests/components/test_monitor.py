@@ -49,6 +49,7 @@ def progress(env_steps: int = 0, **changed: Any) -> ProgressMsg:
         "params_lags": (3, 4, 0, 0, 0, 0, 0),
         "dropped_episodes": 0,
         "workers": 2,
+        "sync": (("versions", 2), ("params_sent", 4), ("params_bytes", 64)),
         "metrics": (("loss", 0.125), ("learner_s", 0.5)),
     }
     return ProgressMsg(**fields | changed)

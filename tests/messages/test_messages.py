@@ -106,6 +106,7 @@ def progress(**changed: Any) -> dict[str, Any]:
         "dropped_episodes": 0,
         "workers": 2,
         "metrics": (("loss", 0.25), ("grad_norm", 1.5)),
+        "sync": (("loads", 2.0),),
     }
     return fields | changed
 
