@@ -10,7 +10,7 @@ from skirmish.env import StarCraft2Env  # was: from smac.env import StarCraft2En
 env = StarCraft2Env(map_name="3m", seed=1)
 sizes = env.get_env_info()
 rng = np.random.default_rng(0)
-for episode in range(3):
+for episode in range(2):
     env.reset()
     terminated, total = False, 0.0
     while not terminated:

@@ -1,6 +1,6 @@
 """B battles of one scenario, stepped together, answering in arrays that are allocated once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any, TypedDict
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from . import kernel
 from .checks import check_integers, check_mask, not_available
+from .kernel.constants import CELLS, FALL_BEFORE, PLACES_GIVEN, TYPES_GIVEN
 from .opposition import Opponent, Opposition
 from .options import Features, Rewards
 from .records import BATTLE, UNIT, records
@@ -128,6 +129,7 @@ class Battles:
             raise ValueError(
                 f"edition {self.features.edition!r} is for {MOST_FINDERS} agents at most, not for {agents}"
             )
+        self._check_capabilities(step_mul, opponent)
         self.n_agents = agents
         self.n_actions = self.scenario.n_actions
         self.obs_size = self.features.obs_size(self.scenario)
@@ -181,6 +183,55 @@ class Battles:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scenario.name} x {self.n_envs}>"
+
+    def _check_capabilities(self, step_mul: int, opponent: Opponent | None) -> None:
+        """Raise `ValueError` where agents have capabilities that do not go with the other options."""
+        draw, agents = self.scenario.draw, len(self.scenario.allies)
+        unlike = draw is not None and (bool(self.scenario.capabilities) or draw.mask_probability is not None)
+        if opponent is not None and (unlike or self.scenario.looks):
+            raise ValueError("an opponent cannot command enemies of agents that have a cone of vision or capabilities")
+        if draw is None:
+            return
+        if draw.mask_probability is not None and agents > MOST_FINDERS:
+            raise ValueError(f"a mask of enemies is for {MOST_FINDERS} agents at most, not for {agents}")
+        if draw.health is not None and not self.rewards.only_positive:
+            raise ValueError("levels of health go with rewards that are only positive")
+        if draw.health is not None and step_mul <= FALL_BEFORE:
+            raise ValueError(f"step_mul is {step_mul}, must be above {FALL_BEFORE} where agents have levels of health")
+
+    def assign(
+        self,
+        b: int,
+        *,
+        types: Sequence[UnitType] | None = None,
+        places: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Give battle `b` the units of its next episode, or their places, instead of drawing them.
+
+        Agents are still numbered by the names of their types, then by place.
+
+        Args:
+            b: the number of the battle.
+            types: N types, allies first.
+            places: (N, 2), where these units start, in cells.
+
+        Raises:
+            ValueError: armies are not drawn, or there are not as many units or other types than are drawn.
+        """
+        draw, units = self.scenario.draw, self.units[b]
+        if draw is None:
+            raise ValueError(f"the armies of {self.scenario.name} are not drawn, so none can be given")
+        if types is not None:
+            if len(types) != len(units) or not set(types) <= set(draw.types):
+                names = ", ".join(unit.name for unit in draw.types)
+                raise ValueError(f"types are {[unit.name for unit in types]}, must be {len(units)} of {names}")
+            units["event"] = [draw.types.index(unit) for unit in types]
+            self.battles["given"][b] |= TYPES_GIVEN
+        if places is not None:
+            if places.shape != (len(units), 2) or not ((places >= 0.0) & (places <= CELLS)).all():
+                raise ValueError(f"places must be {len(units)} points from 0 to {CELLS}")
+            units["goal_x"], units["goal_y"] = places.T
+            self.battles["given"][b] |= PLACES_GIVEN
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
         """Start a new episode in the battles that `which` (B,) names; in all of them without it.

@@ -72,12 +72,13 @@ class Features:
         """Friends of an agent, and columns about each."""
         health = (1 + shield_bit(scenario, enemies=False)) * self.obs_all_health
         action = scenario.n_actions * self.obs_last_action
-        return len(scenario.allies) - 1, 4 + len(scenario.ally_types) + health + action
+        return len(scenario.allies) - 1, 4 + len(scenario.ally_types) + health + len(scenario.capabilities) + action
 
     def own_size(self, scenario: Scenario) -> int:
         """Columns about the agent itself."""
         health = (1 + shield_bit(scenario, enemies=False)) * (self.obs_own_health or self.obs_all_health)
-        return len(scenario.ally_types) + health + 2 * self.shows_own_position(scenario) + self.obs_timestep_number
+        place = 2 * self.shows_own_position(scenario) + 2 * (scenario.looks > 0)
+        return len(scenario.ally_types) + health + len(scenario.capabilities) + place + self.obs_timestep_number
 
     def obs_size(self, scenario: Scenario) -> int:
         """Columns of an observation, O."""
@@ -92,8 +93,9 @@ class Features:
         allies, enemies = len(scenario.allies), len(scenario.enemies)
         if self.obs_instead_of_state:
             return allies * self.obs_size(scenario)
+        own = len(scenario.capabilities) + 2 * (scenario.looks > 0)
         return (
-            allies * (4 + shield_bit(scenario, enemies=False) + len(scenario.ally_types))
+            allies * (4 + shield_bit(scenario, enemies=False) + own + len(scenario.ally_types))
             + enemies * (3 + shield_bit(scenario, enemies=True) + len(scenario.enemy_types))
             + allies * scenario.n_actions * self.state_last_action
             + self.state_timestep_number

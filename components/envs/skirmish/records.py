@@ -60,6 +60,8 @@ UNIT = np.dtype(
         ("finder", _INT),  # of an enemy: the agent that found it, -1 for none
         ("known_to", _INT),  # of an enemy: a bit for each agent that has heard of it
         ("blind_to", _INT),  # of an agent: it sees no enemy up to this number
+        ("look_x", _FLOAT),  # the middle of its cone of vision, a unit vector
+        ("look_y", _FLOAT),
         ("event", _INT),  # scratch: the events of a tick, in the order in which they happen
     ],
     align=True,
@@ -76,6 +78,7 @@ BATTLE = np.dtype(
         ("offset", _INT),  # of the ticks in which idle enemies are sent after the nearest ally, where armies are drawn
         ("over", _BOOL),
         ("divisor", _FLOAT),  # of this episode's rewards
+        ("given", _INT),  # TYPES_GIVEN and PLACES_GIVEN of the kernel: what is not drawn for the next episode
     ],
     align=True,
 )
@@ -114,6 +117,9 @@ KIND = np.dtype(
         ("rank", _INT),  # of its type: agents are numbered by rank, then by position, when an episode begins
         ("start_x", _FLOAT),
         ("start_y", _FLOAT),
+        ("attack_chance", _FLOAT),  # of an agent: how often an order to attack or to heal is carried out
+        ("health_level", _FLOAT),  # of an agent: it dies at this share of its health
+        ("hidden_from", _INT),  # of an enemy: a bit for each agent that sees neither its health nor its type
     ],
     align=True,
 )
@@ -123,6 +129,7 @@ RULES = np.dtype(
         ("allies", _INT),
         ("enemies", _INT),
         ("actions", _INT),
+        ("first_target", _INT),  # the action that attacks the first enemy
         ("ticks", _INT),  # per step
         ("limit", _INT),
         ("move_amount", _FLOAT),
@@ -139,6 +146,22 @@ RULES = np.dtype(
         ("bursts", _BOOL),  # somebody does
         ("drawn", _BOOL),  # each episode draws armies and starting places
         ("surrounded", _FLOAT),  # the share of episodes that begin with the allies in the middle of enemies
+        ("draws_chances", _BOOL),  # each agent has an `attack_chance`
+        ("chance_low", _FLOAT),
+        ("chance_high", _FLOAT),
+        ("hides_chances", _BOOL),  # from other agents
+        ("draws_levels", _BOOL),  # each agent has a `health_level`
+        ("level_low", _FLOAT),
+        ("level_high", _FLOAT),
+        ("hides_levels", _BOOL),
+        ("draws_masks", _BOOL),  # enemies are `hidden_from` some agents
+        ("mask_probability", _FLOAT),  # with which an agent sees an enemy's health and type
+        ("looks", _INT),  # directions of the cone of vision, zero for agents that see all around
+        ("turn_cos", _FLOAT),  # of the angle from one direction to the next
+        ("turn_sin", _FLOAT),
+        ("cone_cos", _FLOAT),  # of half the cone's angle
+        ("cone_tan", _FLOAT),
+        ("cone_as_published", _BOOL),
         ("commanded", _BOOL),  # an opponent commands the enemies
         ("reaction", _INT),  # the enemies look round every so many ticks
         ("retaliates", _BOOL),  # an enemy goes for who hurts it from out of its sight

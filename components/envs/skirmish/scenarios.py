@@ -17,6 +17,16 @@ Group = tuple[Point, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """A number that is drawn for each agent and episode, all between two bounds equally likely."""
+
+    low: float
+    high: float
+    observe: bool = True
+    """Whether agents see each other's numbers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """Armies and starting places drawn for each episode, as in SMACv2 (Ellis et al. 2023)."""
 
@@ -33,6 +43,12 @@ class Draw:
     """
     observe: bool = True
     """Whether agents see each other's types."""
+    attack: Spread | None = None
+    """How likely an order to attack or to heal is carried out; by default, always."""
+    health: Spread | None = None
+    """The share of its health at which an agent dies; by default, nothing is left of it."""
+    mask_probability: float | None = None
+    """How likely an agent sees an enemy's health and type, drawn for each pair; by default, always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,22 @@ class Scenario:
     least_shoot: float = 2.0
     """The least distance at which an attack may be ordered, where units' own ranges count."""
 
+    looks: int = 0
+    """Directions to which an agent can turn its cone of vision, SMACv2's `conic_fov`. By default it sees all around."""
+    cone_as_published: bool = False
+    """The cone reaches to both sides, as in SMACv2, which compares slopes instead of directions."""
+
+    @property
+    def first_target(self) -> int:
+        """The number of the action that attacks the first enemy."""
+        return FIRST_TARGET + self.looks
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The numbers that are drawn for each agent, by the names of their fields in `records.KIND`."""
+        attack, health = (self.draw.attack, self.draw.health) if self.draw else (None, None)
+        return ("attack_chance",) * (attack is not None) + ("health_level",) * (health is not None)
+
     @property
     def n_actions(self) -> int:
         """The number of actions of an agent.
@@ -74,7 +106,7 @@ class Scenario:
         targets = len(self.enemies)
         if self.draw is not None and any(unit.healing > 0.0 for unit in self.draw.types):
             targets = max(targets, len(self.allies))
-        return FIRST_TARGET + targets
+        return self.first_target + targets
 
 
 Table = Mapping[str, Any]
@@ -107,7 +139,8 @@ def make_scenario(
         shares = tuple(draw["weights"][unit] / sum(draw["weights"].values()) for unit in names)
         types = tuple(map(unit_named, names))
         never_alone = tuple(map(unit_named, draw["never_alone"]))
-        lots = Draw(types, shares, never_alone, draw["surrounded"], draw.get("observe", True))
+        numbers = (draw.get("attack"), draw.get("health"), draw.get("mask_probability"))
+        lots = Draw(types, shares, never_alone, draw["surrounded"], draw.get("observe", True), *numbers)
         ours, theirs = types[:1] * draw["allies"], types[:1] * draw["enemies"]
     else:
         ours, theirs = _units(allies), _units(enemies)

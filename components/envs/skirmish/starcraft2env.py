@@ -1,12 +1,15 @@
 """One battle behind the interface of SMAC's own class, for code that was written for it."""
 
-from collections.abc import MutableSequence
+from collections.abc import Mapping, MutableSequence
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .assigning import assign_capabilities, assign_units
 from .battles import Battles
 from .heuristic import choose_target, direction, heals
 from .kernel import constants
@@ -14,13 +17,19 @@ from .map_registry import DIFFICULTIES
 from .multi_agent_env import MultiAgentEnv
 from .options import Edition, Features, Rewards, shield_bit
 from .rendering import Image, image_of, text_of
+from .scenario_file import scenario_named
 from .scenarios import Scenario
+from .size_queries import SizeQueries
 from .unit_command import UnitCommand, move, stop, strike
 from .unit_queries import UnitQueries
 from .units import Ruleset
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+LEAST_LOOKS = 3
+"""With fewer, a cone would be half of the plane or more."""
 
-class StarCraft2Env(UnitQueries, MultiAgentEnv):
+
+class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
     """What `smac.env.StarCraft2Env` is, played by `Battles`: same names, same arguments, same answers.
 
     `terminated` means here that the episode ended in any way, its limit included; use `Battles` to tell them apart.
@@ -30,6 +39,8 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
     Args that SMAC's class does not have:
         obs_own_pos: whether agents see their own place; by default, on the maps of SMACv2.
         obs_starcraft, fully_observable, action_mask, prob_obs_enemy, edition: see `Features`.
+        conic_fov, num_fov_actions: whether agents see a cone alone, and to how many directions they can turn it.
+        fov_as_published: whether the cone reaches to both sides, as in SMACv2's own code.
         divisor: on the maps of SMACv2, whether rewards are divided by what the enemies of this episode are worth, or by
             what those of the first were worth, as in the original.
         ruleset: see `Battles`.
@@ -40,7 +51,6 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
         ValueError: there is no such map; the message lists those there are.
     """
 
-    n_actions_no_attack = 6
     n_actions_move = 4
 
     def __init__(
@@ -83,6 +93,9 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
         action_mask: bool = True,
         prob_obs_enemy: float = 1.0,
         edition: Edition = "2022",
+        conic_fov: bool = False,
+        num_fov_actions: int = 12,
+        fov_as_published: bool = False,
         divisor: Literal["episode", "first"] = "episode",
         ruleset: Ruleset = "liberty",
         start_jitter: float = 0.0,
@@ -149,9 +162,14 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
             scale_rate=reward_scale_rate,
             fixed_divisor=divisor == "first",
         )
+        scenario = scenario or scenario_named(map_name)
+        if conic_fov:
+            if num_fov_actions < LEAST_LOOKS:
+                raise ValueError(f"num_fov_actions is {num_fov_actions}, must be at least {LEAST_LOOKS}")
+            scenario = replace(scenario, looks=num_fov_actions, cone_as_published=fov_as_published)
         self._make_skirmish = partial(
             Battles,
-            scenario or map_name,
+            scenario,
             ruleset=ruleset,
             start_jitter=start_jitter,
             features=self._features,
@@ -167,6 +185,8 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
         self.n_agents = len(self._scenario.allies)
         self.n_enemies = len(self._scenario.enemies)
         self.n_actions = self.skirmish.n_actions
+        self.conic_fov, self.n_fov_actions = conic_fov, self._scenario.looks
+        self.n_actions_no_attack = self._scenario.first_target
         self.episode_limit = self._scenario.limit
         self.map_type = self._scenario.map_type
         self.shield_bits_ally = shield_bit(self._scenario, enemies=False)
@@ -200,9 +220,24 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
 
     # --- Playing ----------------------------------------------------------------------------------------------------
 
-    def reset(self) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-        """Start an episode; returns what `get_obs` and `get_state` do."""
+    def reset(
+        self, episode_config: Mapping[str, Mapping[str, Any]] = NOTHING
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+        """Start an episode; returns what `get_obs` and `get_state` do.
+
+        Args:
+            episode_config: what SMACv2's distributions give, where armies are drawn: `team_gen` with `ally_team` and
+                `enemy_team`, and `item` of `ally_start_positions`, `enemy_start_positions`, `attack`, `health` and
+                `enemy_mask`. What it lacks is drawn.
+
+        Raises:
+            ValueError: it does not fit the scenario.
+        """
+        if episode_config:
+            assign_units(self.skirmish, episode_config)
         self.skirmish.reset()
+        if episode_config:
+            assign_capabilities(self.skirmish, episode_config)
         self.last_action[:] = 0.0
         self.death_tracker_ally[:] = 0.0
         self.death_tracker_enemy[:] = 0.0
@@ -284,7 +319,7 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
         self.heuristic_targets[a_id] = target
         if target is None:
             return None, constants.NO_OP
-        chosen = constants.FIRST_TARGET + target
+        chosen = self.n_actions_no_attack + target
         if self.heuristic_rest and not self.skirmish.available[0, a_id, chosen]:
             chosen = direction(unit, others[target])
         return self._command(a_id, chosen), chosen
@@ -297,7 +332,9 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
             return stop(unit)
         if action < constants.FIRST_TARGET:
             return move(unit, action, self._move_amount)
-        return strike(unit, (self.agents if heals(unit) else self.enemies)[action - constants.FIRST_TARGET])
+        if action < self.n_actions_no_attack:
+            return None  # it turns its cone of vision, which is no order
+        return strike(unit, (self.agents if heals(unit) else self.enemies)[action - self.n_actions_no_attack])
 
     # --- Observations -----------------------------------------------------------------------------------------------
 
@@ -324,52 +361,7 @@ class StarCraft2Env(UnitQueries, MultiAgentEnv):
         available: list[int] = self.skirmish.available[0, agent_id].astype(int).tolist()
         return available
 
-    # --- Sizes ------------------------------------------------------------------------------------------------------
-
-    def get_obs_size(self) -> int:
-        """O."""
-        return self.skirmish.obs_size
-
-    def get_state_size(self) -> int:
-        """S."""
-        return self.skirmish.state_size
-
-    def get_total_actions(self) -> int:
-        """U."""
-        return self.n_actions
-
-    def get_obs_move_feats_size(self) -> int:
-        """Columns about the ground around an agent."""
-        return self._features.move_size()
-
-    def get_obs_enemy_feats_size(self) -> tuple[int, int]:
-        """Enemies, and columns about each."""
-        return self._features.enemy_shape(self._scenario)
-
-    def get_obs_ally_feats_size(self) -> tuple[int, int]:
-        """Friends, and columns about each."""
-        return self._features.ally_shape(self._scenario)
-
-    def get_obs_own_feats_size(self) -> int:
-        """Columns about the agent itself."""
-        return self._features.own_size(self._scenario)
-
-    def get_ally_num_attributes(self) -> int:
-        """Columns of an ally's row of the state."""
-        return len(self.ally_state_attr_names)
-
-    def get_enemy_num_attributes(self) -> int:
-        """Columns of an enemy's row of the state."""
-        return len(self.enemy_state_attr_names)
-
-    def _ally_state_names(self) -> list[str]:
-        return ["health", "energy/cooldown", "rel_x", "rel_y", *self._late_names(self.shield_bits_ally)]
-
-    def _enemy_state_names(self) -> list[str]:
-        return ["health", "rel_x", "rel_y", *self._late_names(self.shield_bits_enemy)]
-
-    def _late_names(self, shield_bits: int) -> list[str]:
-        return ["shield"] * shield_bits + [f"type_{k}" for k in range(self.unit_type_bits)]
+    # --- Facts --------------------------------------------------------------------------------------------------------
 
     def get_env_info(self) -> dict[str, Any]:
         """Sizes and names, as learning code reads them."""

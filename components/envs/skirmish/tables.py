@@ -1,7 +1,7 @@
 """From a scenario and its options to the constant records that the kernel reads."""
 
 from dataclasses import asdict
-from math import sqrt
+from math import cos, pi, sin, sqrt, tan
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ def fresh_table() -> NDArray[Any]:
     fresh = np.zeros(1, dtype=UNIT)
     for field in ("stop", "target", "attacker", "hit_target", "last_action", "finder", "blind_to"):
         fresh[field] = -1
+    fresh["look_x"] = 1.0
     return fresh
 
 
@@ -94,7 +95,7 @@ def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
         kind = catalogue[row]
         _describe(kind, armed(unit, ruleset), row, scenario)
         kind["weight"], kind["never_alone"] = draw.weights[row], unit in draw.never_alone
-        kind["type_bit"] = row
+        kind["type_bit"], kind["attack_chance"] = row, 1.0
         kind["rank"] = sorted(unit.name for unit in draw.types).index(unit.name)
     return catalogue
 
@@ -226,6 +227,9 @@ def rules_table(
     """(1,) of `RULES`."""
     units = _types(scenario)
     enemies = scenario.draw.types if scenario.draw else scenario.enemies
+    attack, health = (scenario.draw.attack, scenario.draw.health) if scenario.draw else (None, None)
+    mask_probability = scenario.draw.mask_probability if scenario.draw else None
+    turn = 2.0 * pi / scenario.looks if scenario.looks else 0.0
     rules = np.zeros(1, dtype=RULES)
     # Where armies are drawn, the enemies march nowhere: they hunt.
     march = scenario.march or [place for place, _ in scenario.ally_groups[:1]] or [(0.0, 0.0)]
@@ -233,6 +237,7 @@ def rules_table(
         "allies": len(scenario.allies),
         "enemies": len(scenario.enemies),
         "actions": scenario.n_actions,
+        "first_target": scenario.first_target,
         "ticks": step_mul,
         "limit": scenario.limit,
         "move_amount": move_amount,
@@ -248,6 +253,22 @@ def rules_table(
         "bursts": any(unit.weapon.burst > 0.0 for unit in units),
         "drawn": scenario.draw is not None,
         "surrounded": scenario.draw.surrounded if scenario.draw else 0.0,
+        "draws_chances": attack is not None,
+        "chance_low": attack.low if attack else 0.0,
+        "chance_high": attack.high if attack else 0.0,
+        "hides_chances": attack is not None and not attack.observe,
+        "draws_levels": health is not None,
+        "level_low": health.low if health else 0.0,
+        "level_high": health.high if health else 0.0,
+        "hides_levels": health is not None and not health.observe,
+        "draws_masks": mask_probability is not None,
+        "mask_probability": 1.0 if mask_probability is None else mask_probability,
+        "looks": scenario.looks,
+        "turn_cos": cos(turn),
+        "turn_sin": sin(turn),
+        "cone_cos": cos(turn / 2.0),
+        "cone_tan": tan(turn / 2.0),
+        "cone_as_published": scenario.cone_as_published,
         "commanded": commanded,
         "reaction": REACTIONS[min(difficulty, len(REACTIONS)) - 1],
         "retaliates": difficulty >= 5,

@@ -85,6 +85,12 @@ class UnitQueries:
         kinds = self.skirmish.types_in(0)
         return {i: view_of(units[first + i], kinds[first + i], first + i, ally=first == 0) for i in range(count)}
 
+    @property
+    def fov_directions(self) -> NDArray[np.float64]:
+        """(A, 2): the middle of each agent's cone of vision, a unit vector."""
+        units = self.skirmish.units[0, : self.n_agents]
+        return np.column_stack([units["look_x"], units["look_y"]])
+
     def reward_battle(self) -> float:
         """Return the unscaled reward of the last step, without that of the battle's end; 0 where rewards are sparse."""
         if self.reward_sparse or self._before is None:
@@ -143,6 +149,7 @@ class UnitQueries:
         """The state's parts: `allies` (A, …), `enemies` (E, …), and `last_action` and `timestep` where enabled."""
         sides: dict[str, Any] = {}
         units, kinds = self.skirmish.units[0], self.skirmish.kinds[0]
+        draw = self._scenario.draw
         for name, side, bits in (
             ("allies", slice(self.n_agents), self.shield_bits_ally),
             ("enemies", slice(self.n_agents, None), self.shield_bits_enemy),
@@ -152,8 +159,13 @@ class UnitQueries:
             if name == "allies":
                 cooldown = np.maximum(unit["cooldown"], 0.0) / kind["full_cooldown"]
                 columns.insert(1, np.where(kind["healing"] > 0.0, unit["energy"] / FULL_ENERGY, cooldown))
+                if draw is not None and draw.health is not None:
+                    columns[0] = (columns[0] - kind["health_level"]) / (1.0 - kind["health_level"])
             if bits:
                 columns.append(unit["shield"] / kind["shield"])
+            if name == "allies":
+                columns += [kind[number] for number in self._scenario.capabilities]
+                columns += [unit["look_x"], unit["look_y"]] if self._scenario.looks else []
             types = kind["type_bit"][:, None] == np.arange(self.unit_type_bits)
             alive = unit["health"][:, None] > 0.0
             sides[name] = np.where(alive, np.column_stack([*columns, types]), 0.0)

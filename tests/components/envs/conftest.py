@@ -1,5 +1,6 @@
 """Hand-made battles, and the policies that the calibration is measured with."""
 
+import ast
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,17 @@ sys.path.append(str(Path(__file__).parent))  # of `hosted_envs`, which other pro
 
 Unit = dict[str, Any]
 Policy = Callable[[Skirmish, np.random.Generator], np.ndarray]
+
+
+@pytest.fixture(scope="session")
+def defined_tests() -> set[str]:
+    """The names of the tests of this folder, without `test_`."""
+    return {
+        node.name.removeprefix("test_")
+        for path in Path(__file__).parent.glob("test_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 @pytest.fixture

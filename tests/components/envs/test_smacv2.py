@@ -1,12 +1,15 @@
 """SMACv2's rules, by hand-made battles whose numbers were worked out from its definitions."""
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from components.envs import Features, Rewards, Skirmish
+from components.envs.skirmish.distributions import get_distribution
 from components.envs.skirmish.kernel.constants import ATTACK
+from components.envs.skirmish.kernel.episode import judge
 from components.envs.skirmish.records import records
 from components.envs.skirmish.tables import catalogue_table
 
@@ -460,3 +463,124 @@ def test_a_battle_with_a_filter_repeats_with_its_seed(at_random):
         alone.step(actions[2:])
         many.reset(many.battles["over"].copy())
         alone.reset(alone.battles["over"].copy())
+
+
+# Rewards of hand-made steps
+
+
+def judged(env, before, after):
+    """The reward of a step in which health and shield of some units go from one sum to another, and how it ended."""
+    for i, (was, is_now) in enumerate(zip(before, after, strict=True)):
+        env.units["before"][0, i], env.units["health"][0, i], env.units["shield"][0, i] = was, is_now, 0.0
+    outcome = (env.reward, env.terminated, env.truncated, env.won)
+    records_of = [array.view(np.recarray) for array in (env.units, env.battles, env.kinds, env._rules)]
+    units, battles, kinds, rules = records_of
+    getattr(judge, "py_func", judge)(0, units[0], battles[0], kinds[0], rules[0], outcome)
+    return float(env.reward[0]), bool(env.terminated[0]), bool(env.won[0])
+
+
+def test_three_steps_of_zerg_earn_what_smacv2_would_pay(battle):
+    env = battle(
+        "zerg",
+        [("baneling", 13.0, 10.0), ("hydralisk", 12.0, 10.0), ("zergling", 10.0, 10.0)],
+        [("hydralisk", 16.0, 10.0), ("baneling", 18.0, 10.0), ("zergling", 17.0, 12.0)],
+    )
+    assert env.battles["divisor"][0] == 18.75
+    ours = (30.0, 60.0, 35.0)
+    steps = [
+        ((40.0, 30.0, 10.0), (28.0, 30.0, 0.0), 1.706667, False),
+        ((28.0, 30.0, 0.0), (28.136704, 30.0, 0.0), 0.0, False),
+        ((28.136704, 30.0, 0.0), (0.0, 0.0, 0.0), 14.833958, True),
+    ]
+    for before, after, reward, won in steps:
+        assert judged(env, ours + before, ours + after) == (pytest.approx(reward, abs=1e-5), won, won)
+
+
+@pytest.mark.parametrize(
+    ("after", "reward", "won"),
+    [
+        ((0.0, 150.0, 45.0, 150.0), 0.0, False),
+        ((45.0, 150.0, 0.0, 150.0), 12.289157, True),
+        ((0.0, 150.0, 0.0, 150.0), 2.650602, False),
+    ],
+)
+def test_the_ends_of_terran_battles_pay_what_smacv2_would(battle, after, reward, won):
+    env = battle(
+        "terran", [("marine", 4.0, 4.0), ("medivac", 5.0, 4.0)], [("marine", 28.0, 28.0), ("medivac", 27.0, 28.0)]
+    )
+    assert env.battles["divisor"][0] == 20.75
+    assert judged(env, (45.0, 150.0, 45.0, 150.0), after) == (pytest.approx(reward, abs=1e-5), True, won)
+
+
+# The distributions by SMACv2's names
+
+
+def test_the_distributions_have_smacv2_s_names_and_draw_what_the_battle_draws():
+    config = {
+        "n_units": 5, "n_enemies": 8, "map_x": 32, "map_y": 32, "p": 0.3, "env_key": "team_gen", "seed": 1,
+        "unit_types": ["marine", "marauder", "medivac"], "weights": [0.45, 0.45, 0.1],
+        "exception_unit_types": ["medivac"], "mask_probability": 0.9, "lower_bound": [0.2], "upper_bound": [0.4],
+    }  # fmt: skip
+    teams = get_distribution("weighted_teams")(config)
+    kinds = []
+    for _ in range(1000):
+        drawn = teams.generate()["team_gen"]
+        assert drawn["enemy_team"][:5] == drawn["ally_team"]
+        assert set(drawn["ally_team"]) != {"medivac"} != set(drawn["enemy_team"][5:])
+        kinds += drawn["ally_team"]
+    shares = [kinds.count(name) / len(kinds) for name in config["unit_types"]]
+    np.testing.assert_allclose(shares, config["weights"], atol=0.03)
+    both = get_distribution("surrounded_and_reflect")(config)
+    surrounded, groups = 0, set()
+    for _ in range(500):
+        drawn = both.generate()
+        ours, theirs = drawn["ally_start_positions"]["item"], drawn["enemy_start_positions"]["item"]
+        assert (ours.shape, theirs.shape) == ((5, 2), (8, 2))
+        if (ours == 16.0).all():
+            surrounded += 1
+            out = np.abs(theirs - 16.0)
+            assert ((out > 2.0) & (out <= 16.0)).all()
+            np.testing.assert_allclose(out[:, 0], out[:, 1])
+            groups.add(len(np.unique(theirs, axis=0)))
+        else:
+            assert (theirs[:5] == np.column_stack([32.0 - ours[:, 0], ours[:, 1]])).all()
+            assert ours[:, 0].max() <= 15.0
+            assert theirs[5:, 0].min() >= 16.0
+    assert 0.6 < surrounded / 500 < 0.8  # with probability p they mirror each other
+    assert groups == {1, 2, 3, 4}
+    hidden = [get_distribution("mask")(config | {"seed": k}).generate()["enemy_mask"]["item"] for k in range(100)]
+    assert 0.07 < np.mean(hidden) < 0.13
+    numbers = get_distribution("per_agent_uniform")(config).generate()["team_gen"]["item"]
+    assert numbers.shape == (5, 1)
+    assert ((numbers >= 0.2) & (numbers <= 0.4)).all()
+    every = get_distribution("all_teams")(config)
+    assert every.n_tasks == 20  # 21 armies of five, without that of Medivacs alone
+    assert len({every.generate()["team_gen"]["id"] for _ in range(300)}) == 20
+    fixed = get_distribution("fixed")(config | {"items": [3, 4], "test_mode": True, "env_key": "attack"})
+    assert [fixed.generate()["attack"]["item"] for _ in range(3)] == [3, 4, 3]
+    assert fixed.n_tasks == 2
+    for name in ("surrounded", "reflect_position"):
+        assert get_distribution(name)(config).n_tasks == np.inf
+    with pytest.raises(ValueError, match="there is no distribution 'cone'; there are weighted_teams, all_teams"):
+        get_distribution("cone")
+
+
+def test_smacv2_s_import_names_lead_to_the_same_classes():
+    names = {
+        "": ("MultiAgentEnv", "StarCraft2Env"),
+        ".starcraft2.starcraft2": ("StarCraft2Env",),
+        ".starcraft2.wrapper": ("StarCraftCapabilityEnvWrapper",),
+        ".starcraft2.maps": ("get_map_params",),
+        ".starcraft2.maps.smac_maps": ("get_map_params", "get_smac_map_registry"),
+        ".starcraft2.distributions": ("Distribution", "get_distribution", "register_distribution"),
+    }
+    for module, members in names.items():
+        found = import_module(f"components.envs.skirmish.env{module}")
+        assert found.__all__ == list(members)
+    from components.envs.skirmish.env.starcraft2.maps import get_map_params
+
+    params = get_map_params("10gen_protoss")
+    assert params == {
+        "n_agents": 10, "n_enemies": 10, "limit": 200, "a_race": "P", "b_race": "P", "unit_type_bits": 3,
+        "map_type": "protoss_gen", "map_name": "32x32_flat",
+    }  # fmt: skip

@@ -165,11 +165,8 @@ def test_the_scripted_player_fights_drawn_armies():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            {"attack": {}},
-            "['attack'] is not supported; n_enemies, n_units, start_positions, team_gen are",
-        ),
-        ({"team_gen": {"dist_type": "all_teams"}}, "['team_gen']['dist_type'] is 'all_teams', which is not supported"),
+        ({"stealth": {}}, "['stealth'] is unknown; there are n_units, n_enemies, team_gen, start_positions, attack"),
+        ({"team_gen": {"dist_type": "mask"}}, "['team_gen']['dist_type'] is 'mask', which is not supported"),
         ({"start_positions": {"dist_type": "mask"}}, "is 'mask', which is not supported; surrounded_and_reflect, "),
         ({"team_gen": CONFIG["team_gen"] | {"unit_types": ["zergling", "marine", "hydralisk"]}}, "no unit 'marine'"),
         ({"start_positions": CONFIG["start_positions"] | {"map_x": 64}}, "['map_x'] is 64, must be 32"),
@@ -186,7 +183,6 @@ def test_a_configuration_that_is_not_supported_is_refused_by_name(change, said):
         ({"map_name": "3m"}, "map_name is '3m', must be one of 10gen_terran, 10gen_protoss, 10gen_zerg, "),
         ({"map_name": "10gen_zerg"}, "10gen_zerg needs a capability_config"),
         ({"map_name": "zerg_5_vs_5", "capability_config": CONFIG}, "zerg_5_vs_5 has a capability_config of its own"),
-        ({"map_name": "zerg_5_vs_5", "conic_fov": True}, "conic_fov is True, which is not supported; False is"),
         ({"map_name": "10gen_zerg", "capability_config": {"n_units": 5}}, "capability_config has no 'n_enemies'"),
     ],
 )

@@ -88,19 +88,15 @@ def test_without_the_project_it_plays_the_same_battles(folder):
 
 
 def test_the_example_of_the_one_changed_line_runs(folder):
-    assert re.fullmatch(r"(episode \d: return \d+\.\d\d\n){3}", python(folder, EXAMPLE))
+    assert re.fullmatch(r"(episode \d: return \d+\.\d\d\n){2}", python(folder, EXAMPLE))
 
 
 GOLDEN = {
     "3m": "a03f2c69bce003b9",
-    "2s3z": "b32906db4c7077af",
     "MMM2": "0d14fba007f39061",
     "corridor": "1970a25515e2090d",
     "1c3s5z": "07204f2a8a4f1153",
-    "2c_vs_64zg": "82ba1a2573d9c08a",
-    "bane_vs_bane": "fdc51d84935f5833",
     "terran_10_vs_11": "5227f4278e34a3e3",
-    "protoss_5_vs_5": "2cf31c6923788983",
     "zerg_10_vs_11": "f30f1b20d3ecde6f",
 }
 

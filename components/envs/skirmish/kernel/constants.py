@@ -52,5 +52,9 @@ SHIELD_REGEN = 0.125
 
 HUNT_EVERY = 8  # ticks from one order of SMACv2's maps to idle enemies to the next: half a second
 
+FALL_BEFORE = 2  # ticks before the end of a step in which agents below their level of health die
+
+TYPES_GIVEN, PLACES_GIVEN = 1, 2  # what a caller has decided of the next episode, in place of lots
+
 HELP_REACH = 4.0
 HELP_EVERY = 32

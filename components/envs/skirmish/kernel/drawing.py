@@ -2,7 +2,7 @@
 
 from .chance import draw
 from .compiling import compiled
-from .constants import CELLS, MIDDLE, Doubles, Record, Records
+from .constants import CELLS, MIDDLE, PLACES_GIVEN, TYPES_GIVEN, Doubles, Record, Records
 
 DIAGONALS = 4
 NO_MANS_LAND = 1.0  # allies start at least this far west of the middle, where the enemies mirror them
@@ -16,18 +16,21 @@ def draw_armies(
     """Draw types and places. Agents are then numbered by type; enemies keep the order in which they were drawn.
 
     The enemies have the allies' types, in the same order; those they have more are drawn likewise. No army consists of
-    types alone that are `never_alone`. Types and places are independent.
+    types alone that are `never_alone`. Types and places are independent. What the caller has given is not drawn.
     """
     both = min(rules.allies, rules.enemies)
-    draw_army(0, rules.allies, units, battle, catalogue)
-    for k in range(both):
-        units[rules.allies + k].event = units[k].event
-    if rules.enemies > both:
-        draw_army(rules.allies + both, rules.allies + rules.enemies, units, battle, catalogue)
-    if draw(battle) < rules.surrounded:
-        surround(units, battle, spiral, rules)
-    else:
-        reflect(units, battle, rules)
+    if not battle.given & TYPES_GIVEN:
+        draw_army(0, rules.allies, units, battle, catalogue)
+        for k in range(both):
+            units[rules.allies + k].event = units[k].event
+        if rules.enemies > both:
+            draw_army(rules.allies + both, rules.allies + rules.enemies, units, battle, catalogue)
+    if not battle.given & PLACES_GIVEN:
+        if draw(battle) < rules.surrounded:
+            surround(units, battle, spiral, rules)
+        else:
+            reflect(units, battle, rules)
+    battle.given = 0
     place = 0
     for rank in range(len(catalogue)):
         for i in range(rules.allies):
@@ -36,6 +39,22 @@ def draw_armies(
                 place += 1
     for i in range(rules.allies, rules.allies + rules.enemies):
         enlist(units[i], kinds, i, catalogue)
+    draw_capabilities(battle, kinds, rules)
+
+
+@compiled
+def draw_capabilities(battle: Record, kinds: Records, rules: Record) -> None:
+    """Draw how often each agent's attacks are carried out, at which level it falls, and what it sees of each enemy."""
+    for i in range(rules.allies):
+        if rules.draws_chances:
+            kinds[i].attack_chance = rules.chance_low + (rules.chance_high - rules.chance_low) * draw(battle)
+        if rules.draws_levels:
+            kinds[i].health_level = rules.level_low + (rules.level_high - rules.level_low) * draw(battle)
+    if rules.draws_masks:
+        for e in range(rules.allies, rules.allies + rules.enemies):
+            for i in range(rules.allies):
+                if draw(battle) >= rules.mask_probability:
+                    kinds[e].hidden_from |= 1 << i
 
 
 @compiled

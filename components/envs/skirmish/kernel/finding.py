@@ -3,6 +3,7 @@
 from .chance import draw
 from .compiling import compiled
 from .constants import Record, Records
+from .sight import sees
 
 ALL_IN_VIEW, AS_PUBLISHED, AS_INTENDED = 0, 1, 2
 """Indexes of `options.EDITIONS`."""
@@ -42,12 +43,11 @@ def find(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
         me.blind_to = -1
         if me.health <= 0.0:
             continue
-        sight = kinds[a].sight
         for e in range(rules.enemies):
             enemy = units[rules.allies + e]
             dx = enemy.x - me.x
             dy = enemy.y - me.y
-            if enemy.finder < 0 and (rules.fully_observable or dx * dx + dy * dy < sight * sight):
+            if enemy.finder < 0 and sees(me, kinds[a], dx, dy, rules):
                 enemy.finder = a
                 for b in range(rules.allies):
                     if b == a or draw(battle) < rules.prob_obs_enemy:

@@ -9,7 +9,6 @@ from .constants import (
     ATTACK,
     CELLS,
     EAST,
-    FIRST_TARGET,
     GROUND,
     IDLE,
     MOVE,
@@ -37,9 +36,9 @@ def give_order(i: int, action: int, units: Records, kinds: Records, rules: Recor
     Who commands the enemies sees the map turned by half, so that its north is the allies' south.
     """
     unit = units[i]
-    if action >= FIRST_TARGET:
+    if action >= rules.first_target:
         # Healers are offered their friends by the same actions as others are offered enemies.
-        target = action - FIRST_TARGET
+        target = action - rules.first_target
         if (kinds[i].healing == 0.0) == (i < rules.allies):
             target += rules.allies
         if kinds[i].healing == 0.0 and kinds[target].layer == AIR and not kinds[i].hits_air:

@@ -4,6 +4,7 @@ from .chance import draw
 from .compiling import compiled
 from .constants import (
     ATTACK,
+    FALL_BEFORE,
     FIRST_TARGET,
     HUNT_EVERY,
     SHIELD_REGEN,
@@ -19,6 +20,7 @@ from .crowd import separate
 from .ground import shift
 from .healing import choose_patient, heal
 from .orders import decide, find_way, give_order
+from .sight import look
 from .targets import choose_target, hunt_all
 from .views import may_reach
 from .weapons import burst_all, land, shoot
@@ -114,6 +116,17 @@ def recover_all(units: Records, kinds: Records, rules: Record) -> None:
 
 
 @compiled
+def fall_all(units: Records, kinds: Records, rules: Record) -> None:
+    """Let agents die whose health has come below their level."""
+    for i in range(rules.allies):
+        unit = units[i]
+        if 0.0 < unit.health < kinds[i].health_level * kinds[i].health:
+            unit.health = 0.0
+            unit.shield = 0.0
+            unit.aiming = False
+
+
+@compiled
 def play_tick(
     units: Records,
     battle: Record,
@@ -158,12 +171,22 @@ def play_step(
     commanded = len(units) if rules.commanded else rules.allies
     for i in range(commanded):
         units[i].heeds = True
-    if not rules.action_mask:
+    if rules.looks > 0:
         for i in range(rules.allies):
-            target = actions[i] - FIRST_TARGET
-            units[i].heeds = target < 0 or may_reach(i, target, units, kinds, rules)
+            if FIRST_TARGET <= actions[i] < rules.first_target:
+                look(units[i], actions[i] - FIRST_TARGET, rules)
+                units[i].heeds = False
+    if not rules.action_mask or rules.draws_chances:
+        for i in range(rules.allies):
+            target = actions[i] - rules.first_target
+            if target >= 0 and units[i].health > 0.0:
+                units[i].heeds = rules.action_mask or may_reach(i, target, units, kinds, rules)
+                if rules.draws_chances and draw(battle) > kinds[i].attack_chance:
+                    units[i].heeds = False
     for tick in range(rules.ticks):
         play_tick(units, battle, kinds, damage, rules, footing, ways)
+        if rules.draws_levels and tick + 1 == rules.ticks - FALL_BEFORE:
+            fall_all(units, kinds, rules)
         if tick == 0:
             for i in range(commanded):
                 if units[i].health > 0.0 and units[i].heeds:

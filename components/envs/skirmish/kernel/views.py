@@ -23,6 +23,7 @@ from .constants import (
 )
 from .finding import ALL_IN_VIEW
 from .ground import is_open
+from .sight import in_cone, sees
 
 
 @inlined
@@ -39,31 +40,43 @@ def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable
     available[SOUTH] = is_open(walkable, unit.x, unit.y - probe)
     available[EAST] = is_open(walkable, unit.x + probe, unit.y)
     available[WEST] = is_open(walkable, unit.x - probe, unit.y)
+    for action in range(FIRST_TARGET, rules.first_target):
+        available[action] = True
     if kinds[i].healing > 0.0:
-        for k in range(min(rules.allies, rules.actions - FIRST_TARGET)):
+        for k in range(min(rules.allies, rules.actions - rules.first_target)):
             if units[k].health > 0.0 and kinds[k].healing == 0.0:
-                available[FIRST_TARGET + k] = not rules.action_mask or is_near(unit, units[k], kinds[i].shoot)
+                near = not rules.action_mask or is_in_reach(unit, units[k], kinds[i], rules)
+                available[rules.first_target + k] = near
         return
     for e in range(rules.enemies):
         enemy = units[rules.allies + e]
-        near = not rules.action_mask or is_near(unit, enemy, kinds[i].shoot)
-        available[FIRST_TARGET + e] = near and enemy.health > 0.0
+        near = not rules.action_mask or is_in_reach(unit, enemy, kinds[i], rules)
+        available[rules.first_target + e] = near and enemy.health > 0.0
 
 
 @inlined
-def is_near(one: Record, other: Record, reach: float) -> bool:
-    """Whether two are no farther apart than this, centre to centre."""
+def is_in_reach(one: Record, other: Record, kind: Record, rules: Record) -> bool:
+    """Whether an agent may be ordered to attack or to heal another: as near as that, centre to centre, and in view."""
     dx = other.x - one.x
     dy = other.y - one.y
-    near: bool = dx * dx + dy * dy <= reach * reach
-    return near
+    near: bool = dx * dx + dy * dy <= kind.shoot * kind.shoot
+    return near and (rules.looks == 0 or in_cone(one, dx, dy, rules))
 
 
 @inlined
 def may_reach(i: int, k: int, units: Records, kinds: Records, rules: Record) -> bool:
-    """Whether the target of action 6 + k, which agent i may choose, is near enough for it."""
+    """Whether target k, which agent i may choose, is in its reach."""
     other = k if kinds[i].healing > 0.0 else rules.allies + k
-    return is_near(units[i], units[other], kinds[i].shoot)
+    return is_in_reach(units[i], units[other], kinds[i], rules)
+
+
+@inlined
+def health_share(unit: Record, kind: Record, rules: Record, is_ally: bool) -> float:
+    """The share of its health that a unit has; where agents fall at a level above zero, of what is above it."""
+    share: float = unit.health / kind.health
+    if is_ally and rules.draws_levels:
+        share = (share - kind.health_level) / (1.0 - kind.health_level)
+    return share
 
 
 @compiled
@@ -129,6 +142,7 @@ def observe(
     if rules.obs_all_health:
         enemy_width += 1 + rules.enemy_shield
         ally_width += 1 + rules.ally_shield
+    ally_width += rules.draws_chances + rules.draws_levels
     if rules.obs_last_action:
         ally_width += actions
 
@@ -140,8 +154,7 @@ def observe(
             continue
         dx = other.x - me.x
         dy = other.y - me.y
-        squared = dx * dx + dy * dy
-        if squared >= kind.sight * kind.sight and not rules.fully_observable:
+        if not sees(me, kind, dx, dy, rules):
             continue
         is_enemy = j >= rules.allies
         if is_enemy:
@@ -149,19 +162,29 @@ def observe(
             if rules.edition != ALL_IN_VIEW and (e <= me.blind_to or not other.known_to >> i & 1):
                 continue
             p = at + e * enemy_width
-            row[p] = available[FIRST_TARGET + e] and (rules.action_mask or may_reach(i, e, units, kinds, rules))
+            row[p] = available[rules.first_target + e] and (rules.action_mask or may_reach(i, e, units, kinds, rules))
         else:
             p = friends_at + (j - 1 if j > i else j) * ally_width
             row[p] = 1.0
-        row[p + 1] = sqrt(squared) / kind.sight
+        row[p + 1] = sqrt(dx * dx + dy * dy) / kind.sight
         row[p + 2] = dx / kind.sight
         row[p + 3] = dy / kind.sight
         p += 4
+        if is_enemy and rules.draws_masks and kinds[j].hidden_from >> i & 1:
+            continue
         if rules.obs_all_health:
-            row[p] = other.health / kinds[j].health
+            if is_enemy or not rules.hides_levels:
+                row[p] = health_share(other, kinds[j], rules, not is_enemy)
             p += 1
             if rules.enemy_shield if is_enemy else rules.ally_shield:
                 row[p] = other.shield / kinds[j].shield
+                p += 1
+        if not is_enemy:
+            if rules.draws_chances:
+                row[p] = 0.0 if rules.hides_chances else kinds[j].attack_chance
+                p += 1
+            if rules.draws_levels:
+                row[p] = 0.0 if rules.hides_levels else kinds[j].health_level
                 p += 1
         if rules.type_bits > 0:
             row[p + kinds[j].type_bit] = is_enemy or not rules.hides_types
@@ -171,14 +194,24 @@ def observe(
 
     at = friends_at + (rules.allies - 1) * ally_width
     if rules.obs_own_health:
-        row[at] = me.health / kind.health
+        row[at] = health_share(me, kind, rules, True)
         at += 1
         if rules.ally_shield:
             row[at] = me.shield / kind.shield
             at += 1
+    if rules.draws_chances:
+        row[at] = kind.attack_chance
+        at += 1
+    if rules.draws_levels:
+        row[at] = kind.health_level
+        at += 1
     if rules.obs_own_position:
         row[at] = me.x / CELLS
         row[at + 1] = me.y / CELLS
+        at += 2
+    if rules.looks > 0:
+        row[at] = me.look_x
+        row[at + 1] = me.look_y
         at += 2
     if rules.type_bits > 0:
         row[at + kind.type_bit] = 1.0
@@ -201,10 +234,14 @@ def write_state(
         unit, kind = units[i], kinds[i]
         is_ally = i < rules.allies
         has_shield = rules.ally_shield if is_ally else rules.enemy_shield
-        width = 3 + is_ally + has_shield + rules.type_bits
+        width = 3 + has_shield + rules.type_bits
+        if is_ally:
+            width += 1 + rules.draws_chances + rules.draws_levels
+            if rules.looks > 0:
+                width += 2
         if unit.health > 0.0:
             p = at
-            row[p] = unit.health / kind.health
+            row[p] = health_share(unit, kind, rules, is_ally)
             p += 1
             if is_ally:
                 row[p] = max(unit.cooldown, 0.0) / kind.full_cooldown
@@ -217,6 +254,17 @@ def write_state(
             if has_shield:
                 row[p] = unit.shield / kind.shield
                 p += 1
+            if is_ally:
+                if rules.draws_chances:
+                    row[p] = kind.attack_chance
+                    p += 1
+                if rules.draws_levels:
+                    row[p] = kind.health_level
+                    p += 1
+                if rules.looks > 0:
+                    row[p] = unit.look_x
+                    row[p + 1] = unit.look_y
+                    p += 2
             if rules.type_bits > 0:
                 row[p + kind.type_bit] = 1.0
         at += width
