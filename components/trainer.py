@@ -4,11 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from components.checkpoints import run_state
 from components.checkpoints.policy_file import as_arrays, as_tensors, load_checkpoint, save_checkpoint
 from components.digests import Digests
 from components.envs.base import EnvSpec
-from components.policies.base import EpisodeBatch
+from components.policies.base import EpisodeBatch, TrainStepResult
+from components.policies.checks import check_log_prob
 from components.rollout import PolicyFactory
 from components.synchronization import ALWAYS, SyncRule
 from components.threads import with_threads, with_torch_threads
@@ -40,6 +44,8 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         publish_interval: batches from one publication of parameters to the next.
         threads: threads that a gradient step may use. What the policies of this package learn does not depend on it.
         sync: when workers load parameters. If they compare policies, a digest goes with each publication.
+        checks_log_prob: whether log-probabilities of experience are compared with those that the policy computes, for
+            segments of its present version. It takes a pass over each batch.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -51,12 +57,16 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     publish_interval: int = 1
     threads: int = 1
     sync: SyncRule = ALWAYS
+    checks_log_prob: bool = False
 
     def __post_init__(self) -> None:
         self._policy = with_torch_threads(self.threads, self.policy, self.spec, seed=int(self.rng.integers(1 << 31)))
         self._policy.prepare()
         self._version = 0
         self._digests = None if self.sync.measure is None else Digests(self.spec.schema, self._policy, self.rng)
+        self._stale = 0  # segments that were too old to learn from
+        self._checked = 0  # segments whose log-probabilities were compared
+        self._published = False  # the present parameters are those of the version
 
     async def started(self) -> None:
         if self.resume_from is not None:
@@ -69,14 +79,21 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         await self._publish()
 
     def snapshot(self) -> State:
-        digests = None if self._digests is None else self._digests.probes
-        return {"policy": as_arrays(self._policy.state_dict()), "version": self._version, "probes": digests}
+        return {
+            "policy": as_arrays(self._policy.state_dict()),
+            "version": self._version,
+            "probes": None if self._digests is None else self._digests.probes,
+            "stale": self._stale,
+            "checked": self._checked,
+            "published": self._published,
+        }
 
     def restore(self, state: State) -> None:
         self._policy.load_state_dict(as_tensors(state["policy"]))
         self._version = state["version"]
         if self._digests is not None and state["probes"] is not None:
             self._digests.probes = ProbesMsg.model_validate(state["probes"])
+        self._stale, self._checked, self._published = state["stale"], state["checked"], state["published"]
 
     @on(BatchTrainingDataMsg)
     async def train(self, msg: BatchTrainingDataMsg) -> None:
@@ -88,19 +105,39 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             weights=msg.weights,
             **msg.fields,
         )
+        fresh = self._fresh(batch)
         since = self.clock.monotonic()
-        learned = await self.offload(with_threads, self.threads, self._policy.learn, batch)
+        learned = await self._learned(batch if fresh.all() else batch.select(fresh)) if fresh.any() else None
         seconds = self.clock.monotonic() - since
-        if self.priorities_to is not None:
-            await self.priorities_to.tell(
-                UpdatePriorityMsg(indices=msg.indices, generations=msg.generations, priorities=learned.priorities)
-            )
-        await self.to.tell(
-            TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(learned.metrics.items())))
-        )
-        if msg.number % self.publish_interval == 0:
+        if self.priorities_to is not None and learned is not None:
+            names = {"indices": msg.indices[fresh], "generations": msg.generations[fresh]}
+            await self.priorities_to.tell(UpdatePriorityMsg(**names, priorities=learned.priorities))
+        metrics = {} if learned is None else dict(learned.metrics)
+        if self._policy.max_staleness is not None:
+            metrics["stale_segments"] = float(self._stale)
+        if self.checks_log_prob:
+            metrics["checked_segments"] = float(self._checked)
+        await self.to.tell(TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(metrics.items()))))
+        if msg.number % self.publish_interval == 0 and learned is not None:
             self._version += 1
             await self._publish(batch)
+
+    def _fresh(self, batch: EpisodeBatch) -> NDArray[np.bool_]:
+        """Return which segments (E,) are new enough to learn from, and count the others.
+
+        Workers that need not load each version act with older ones, as old as their rule allows.
+        """
+        most = self._policy.max_staleness if not self.sync.pulls else None
+        fresh = np.ones(len(batch), np.bool_) if most is None else batch.staleness(self._version) <= most
+        self._stale += int((~fresh).sum())
+        return fresh
+
+    async def _learned(self, batch: EpisodeBatch) -> TrainStepResult:
+        if self.checks_log_prob and self._published:
+            check = (check_log_prob, self._policy, batch, self._version)
+            self._checked += await self.offload(with_threads, self.threads, *check)
+        self._published = False
+        return await self.offload(with_threads, self.threads, self._policy.learn, batch)
 
     @on(SaveCheckpointMsg)
     async def checkpoint(self, msg: SaveCheckpointMsg) -> str | NotSavedMsg:
@@ -119,6 +156,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             made = (self._version, batch)
             for message in await self.offload(with_threads, self.threads, self._digests.make, *made):
                 await self.to.tell(message)
+        self._published = True
         await self.to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
 
 

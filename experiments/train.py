@@ -121,6 +121,9 @@ def experiment(
     drop_stale: Annotated[
         int | None, Field(ge=0, description="drop episodes that are more versions of the parameters behind; or none")
     ] = None,
+    check_log_prob: Annotated[
+        bool, Field(description="compare log-probabilities of experience with the learner's, of its present version")
+    ] = False,
     eval_interval: Annotated[int, Field(ge=1, description="environment steps between evaluations")] = 20_000,
     eval_episodes: Annotated[int, Field(ge=1, description="episodes of an evaluation, played greedily")] = 32,
     final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
@@ -165,6 +168,8 @@ def experiment(
     if federated and (coma or not proxy or drop_stale is not None):
         raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
     rule = rule_of_flags(sync, sync_max_lag, sync_smoothing)
+    if drop_stale is None and own_class is not None and not rule.pulls:
+        drop_stale = own_class.max_staleness
     waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
     make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
     if env not in named.OURS:
@@ -205,6 +210,8 @@ def experiment(
         if federated:
             raise UsageError(f"--federated: batches of it have the fields of a team alone; {algorithm} needs its own")
     schema = learning.schema(spec, segment_length)
+    if check_log_prob and "log_prob" not in schema.by_name:
+        raise UsageError(f"--check-log-prob: {algorithm} does not declare the field log_prob")
     replay: ReplayBuffer
     if on_policy:
         if prioritized:
@@ -212,7 +219,8 @@ def experiment(
             raise UsageError(f"{name} learns from each episode once, so there is nothing to prioritise")
         # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
-        replay = FreshEpisodes(schema, buffer_size)
+        # Nothing that waits may be dropped: there is room for what is on its way when workers are told to wait.
+        replay = FreshEpisodes(schema, max(buffer_size, 4 * batch_size + 2 * at_once))
     else:
         limiter = SampleToInsertRatio(
             updates_per_episode,
@@ -269,6 +277,7 @@ def experiment(
         publish_interval=publish_interval,
         sync=rule,
         threads=learner_threads,
+        checks_log_prob=check_log_prob,
     )
     evaluator = topology.node("evaluator").spawn(
         "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator

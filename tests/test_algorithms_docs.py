@@ -48,6 +48,7 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
     left_out = set(FLAGS) - named
     assert left_out == {  # of the run, not of the algorithm
         "asynchronous",
+        "check_log_prob",
         "checkpoint_interval",
         "env",
         "env_arg",
@@ -62,6 +63,9 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "proxy",
         "proxy_fan_out",
         "steps",
+        "sync",
+        "sync_max_lag",
+        "sync_smoothing",
         "eval_episodes",
         "eval_interval",
         "final_eval_episodes",

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -68,12 +68,12 @@ class ArrayReader:
     def __init__(self, arrays: Mapping[str, NDArray[Any] | PackedArray]) -> None:
         self._arrays = arrays
 
-    def expect_names(self, names: Iterable[str]) -> None:
-        """Check that these are all arrays, in any order."""
+    def expect_names(self, names: Iterable[str], ignored: tuple[str, ...] = ()) -> None:
+        """Check that these are all arrays, in any order, but those whose names begin with one of `ignored`."""
         expected, got = set(names), self._arrays.keys()
         for name in sorted(expected - got):
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(got)}")
-        for name in sorted(got - expected):
+        for name in sorted(name for name in got - expected if not name.startswith(ignored)):
             raise CheckpointError(f"{name}: expected no array of this name, but {sorted(expected)}")
 
     def expect(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
@@ -174,6 +174,8 @@ class Checkpointed:
 
     state_kind: str
     """Name of the class in a saved state, a constant: the class itself may be renamed or moved."""
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of names of arrays that a saved state may have and this object does not need."""
     overwrites: Callable[[NDArray[Any]], None] | None = None
     """Called with the memory of announced arrays before it is overwritten; set by `Snapshot`."""
 
@@ -228,7 +230,7 @@ class Checkpointed:
         """Do as `restore` with the arrays of a reader."""
         reader.expect_format()
         reader.expect_value("kind", self.state_kind)
-        reader.expect_names(self.state_arrays())
+        reader.expect_names(self.state_arrays(), self.ignored)
         self._check_state(reader)
         self._load_state(reader)
 

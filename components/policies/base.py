@@ -92,6 +92,22 @@ class EpisodeBatch:
         own = {name: getattr(self, name) for name in self.__slots__ if name != "fields"}
         return {**{name: array for name, array in own.items() if array is not None}, **self.fields}
 
+    def __len__(self) -> int:
+        """Return the number of segments, E."""
+        return len(self.lengths)
+
+    def select(self, segments: NDArray[np.bool_]) -> "EpisodeBatch":
+        """Return a batch of some segments, (E,) bool, with the padding that they have."""
+        return EpisodeBatch(**{name: array[segments] for name, array in self.arrays().items()})
+
+    def staleness(self, version: int) -> NDArray[np.int64]:
+        """Return the policy lag (E,) of each segment's oldest step behind `version`; 0 where no version is known."""
+        if self.versions is None:
+            return np.zeros(len(self), np.int64)
+        real = np.arange(self.versions.shape[1]) < self.lengths[:, None]
+        lags = np.where(real & (self.versions >= 0), version - self.versions.astype(np.int64), 0)
+        return np.asarray(np.maximum(lags, 0).max(1))
+
     def replaced(self, **changes: NDArray[Any]) -> "EpisodeBatch":
         """Return a batch with some arrays replaced."""
         return EpisodeBatch(**{**self.arrays(), **changes})
@@ -115,6 +131,9 @@ class Policy(ActingPolicy):
 
     on_policy: ClassVar[bool] = False
     """True if it learns from each segment once, and from those of its present version."""
+    max_staleness: ClassVar[int | None] = None
+    """Largest policy lag, in versions, of a segment's steps from which it learns; None for any. The Trainer leaves out
+    and counts segments with an older step."""
 
     def prepare(self) -> None:  # a policy may have nothing to prepare
         """Allocate and compile for learning. A learner calls this once, before its first batch."""
@@ -122,6 +141,14 @@ class Policy(ActingPolicy):
     @abstractmethod
     def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         """Make one gradient step on `batch`."""
+
+    def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32] | None:
+        """Return the log-probabilities (E, T, A) of the actions of `batch` under the present parameters.
+
+        Those of recurrent policies follow from the carried hidden state. Padding may have any values. None, as here, if
+        the policy does not say any.
+        """
+        return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from components.replay_buffers.federated import FederatedReplay as FederatedRepl
 from components.replay_buffers.federated import NotPushed as NotPushed
 from components.replay_buffers.federated import SampledUnion as SampledUnion
 from components.replay_buffers.federated import UnionStatistics as UnionStatistics
+from components.replay_buffers.invalid import BufferFull as BufferFull
 from components.replay_buffers.invalid import InvalidExperience as InvalidExperience
 from components.replay_buffers.invalid import NameTaken as NameTaken
 from components.replay_buffers.invalid import UnknownClient as UnknownClient

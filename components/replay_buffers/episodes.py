@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +48,14 @@ def check_rollout(length: int, burn_in: int) -> None:
 
 
 class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
-    """A buffer of whole episodes.
+    """A buffer of whole episodes. It loads what was saved with further fields, without these.
 
     Args:
         index: which slots are filled, drawn and emptied.
         store: memory of the episodes.
     """
+
+    ignored: ClassVar[tuple[str, ...]] = ("frames/", "segments/")
 
     def __init__(self, index: IndexT, store: EpisodeStore) -> None:
         super().__init__(index, store)
@@ -235,9 +237,12 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
 class FreshEpisodes(EpisodeBuffer[QueueRing]):
     """A queue for algorithms that learn from their present policy: each episode is drawn once, the oldest first.
 
+    An episode that has been drawn makes room for another, and none is dropped before: `insert` raises `BufferFull`. The
+    Orchestrator's limiter keeps workers waiting while a queue is full, in which there is room for what is on its way.
+
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.
-        capacity: episodes held at most, drawn or not; the oldest are overwritten.
+        capacity: episodes held at most, drawn or not.
         folder: as for `EpisodeReplay`.
 
     Raises:
@@ -255,9 +260,9 @@ class FreshEpisodes(EpisodeBuffer[QueueRing]):
         return self._index.fresh
 
     @property
-    def dropped(self) -> int:
-        """Episodes that were overwritten before they were drawn, as far as that was noticed by the last draw."""
-        return self._index.dropped
+    def drawn(self) -> int:
+        """Episodes that have been drawn, each once."""
+        return self._index.drawn
 
 
 class EpisodeTable(Table, EpisodeBuffer[Slots]):

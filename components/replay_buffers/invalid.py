@@ -10,6 +10,10 @@ class InvalidExperience(ValueError):
     """Items or priorities are malformed; the replay buffer is unchanged."""
 
 
+class BufferFull(InvalidExperience):
+    """A queue has no room for new items: none of those that wait is dropped for them."""
+
+
 class UnknownClient(InvalidExperience):
     """No client of this name has joined, or it has left."""
 

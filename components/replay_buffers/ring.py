@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ArrayReader, StateArray, prefixed
-from components.replay_buffers.invalid import check_indices, check_priorities
+from components.replay_buffers.invalid import BufferFull, check_indices, check_priorities
 from components.replay_buffers.priorities import Priorities
 from components.replay_buffers.windows import Window, reach_of
 
@@ -256,35 +256,38 @@ class PrioritizedRing(Ring):
 
 
 class QueueRing(Ring):
-    """A ring as a queue: a batch is the oldest items that have not been drawn yet."""
+    """A ring as a queue: a batch is the oldest items that have not been drawn yet. Only items once drawn make room."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._next = 0  # serial number of the next item to draw
-        self.dropped = 0
-        """Items that were overwritten before they were drawn."""
+        self.drawn = 0
+        """Items that have been drawn, each once; also the serial number of the next."""
 
     @property
     def fresh(self) -> int:
         """Items that have not been drawn yet."""
-        return self.inserted - max(self._next, self.oldest)
+        return self.inserted - self.drawn
+
+    def put(self, n: int, priorities: NDArray[np.floating[Any]] | None = None) -> list[Placement]:
+        if self.fresh + n > self.capacity:
+            raise BufferFull(
+                f"{self.fresh} of {self.capacity} segments wait to be drawn, so that there is no room for {n} more"
+            )
+        return super().put(n, priorities)
 
     def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         if not 1 <= batch_size <= self.fresh:
             raise ValueError(f"batch_size: expected 1 to {self.fresh}, the episodes not drawn yet, got {batch_size}")
-        first = self.inserted - self.fresh
-        self.dropped += first - self._next
-        self._next = first + batch_size
+        first = self.drawn
+        self.drawn += batch_size
         return (first + np.arange(batch_size)) % self.capacity, np.ones(batch_size, np.float32)
 
     def state_arrays(self) -> dict[str, StateArray]:
-        counts = {"next": StateArray.of(np.array(self._next)), "dropped": StateArray.of(np.array(self.dropped))}
-        return super().state_arrays() | counts
+        return super().state_arrays() | {"drawn": StateArray.of(np.array(self.drawn))}
 
     def check_state(self, reader: ArrayReader) -> None:
-        reader.read_count("next", most=reader.read_count("inserted"))
-        reader.read_count("dropped")
+        reader.read_count("drawn", most=reader.read_count("inserted"))
 
     def load_state(self, reader: ArrayReader) -> None:
         super().load_state(reader)
-        self._next, self.dropped = reader.read_count("next"), reader.read_count("dropped")
+        self.drawn = reader.read_count("drawn")

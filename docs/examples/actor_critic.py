@@ -4,7 +4,7 @@ orchestra run qmix_8m --algorithm docs/examples/actor_critic.py:ActorCritic --se
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -50,6 +50,7 @@ class ActorCritic(ModulePolicy):
     """
 
     on_policy = True
+    max_staleness: ClassVar[int | None] = 4
     fields: Mapping[str, FieldSpec] = {"log_prob": LOG_PROB, "value": VALUE}  # never changed
 
     def __init__(
@@ -89,6 +90,10 @@ class ActorCritic(ModulePolicy):
 
     def last_frame(self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]) -> Frames:
         return {"value": self._said(frames)[1]}
+
+    def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32]:
+        frames = {"obs": batch.obs[:, :-1], "available": batch.available[:, :-1]}
+        return np.take_along_axis(self._said(frames)[0], batch.actions[..., None], -1)[..., 0]
 
     def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         """Make one gradient step on all steps of `batch`."""
