@@ -6,7 +6,7 @@ Shapes, here and in every environment: B copies, A agents, O observation size, S
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -86,7 +86,11 @@ class Env(ABC):
 
         By default these are the attributes of those names. An environment whose fields have other names overrides it.
         """
-        return {name: getattr(self, name) for name, _ in self.spec.schema.fields if name != "actions"}
+        return {name: getattr(self, name) for name in self._shown_names}
+
+    @cached_property
+    def _shown_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.spec.schema.by_name if name != "actions")
 
     def prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
         """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from components.envs.asynchronous.hosted import FLAGS
-from components.envs.asynchronous.pool import Outcome, Pool, Result
+from components.envs.asynchronous.pool import Outcome, Pool
 from components.envs.base import Copies, Env, EnvSpec
 from components.envs.skirmish.checks import are_available, check_integers, check_mask, not_available
 
 _TURN_S = 0.5
 """Seconds after which `recv` returns none, so that a worker whose environments are slow reads its messages."""
 _FOREVER = float("inf")
+_STEPPED, _LOST = Outcome.STEPPED, Outcome.LOST  # a look-up in the enumeration takes longer than the comparison
 
 
 class MakeEnv(Protocol):
@@ -204,10 +205,12 @@ class AsyncEnv(Env):
     def _received(self, at_least: int, max_wait_s: float, timeout_s: float) -> NDArray[np.int64]:
         results = self._pool.recv(at_least, max_wait_s, timeout_s)
         self._failed[:] = False
-        ready = [result.copy for result in results if result.outcome != Outcome.LOST]
-        lost = [result.copy for result in results if result.outcome == Outcome.LOST]
-        for result in results:
-            self._take(result)
+        ready: list[int] = []
+        lost: list[int] = []
+        for b, outcome, _ in results:
+            (lost if outcome is _LOST else ready).append(b)
+            if outcome is not _STEPPED:
+                self._begun(b, outcome)
         if lost:
             self._lost[lost] = True
             self._over[lost] = True
@@ -222,12 +225,11 @@ class AsyncEnv(Env):
     def _seed_of(self, copy: int, start: int) -> int:
         return int(np.random.SeedSequence(self._seed, spawn_key=(copy, start)).generate_state(1)[0]) >> 1
 
-    def _take(self, result: Result) -> None:
+    def _begun(self, b: int, outcome: Outcome) -> None:
         """Note whether a copy that is ready begins an episode in place of a lost one."""
-        b = result.copy
-        if result.outcome == Outcome.RESET:
+        if outcome is Outcome.RESET:
             self._failed[b], self._lost[b] = self._lost[b], False
-        elif result.outcome == Outcome.RENEWED:
+        elif outcome is Outcome.RENEWED:
             self._failed[b] = True
 
     def _check(self, actions: NDArray[Any], copies: NDArray[np.int64]) -> None:

@@ -1,9 +1,11 @@
 """What an environment's process does with its environment: one copy, whose arrays it writes into shared rows."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from components.envs.asynchronous.arrays import Fields, Rows
 from components.envs.base import Env
@@ -51,7 +53,9 @@ class HostedEnv:
         self.preload = type(env).preload is not Env.preload
         self.fields = {name: (shape, dtype.str) for name, (shape, dtype) in spec.schema.items.items()}
         self.fields |= dict.fromkeys(FLAGS, ((), "|b1"))
-        self._finite = [name for name, each in spec.schema.fields if each.dtype.startswith("float")]
+        self._finite = {name for name, each in spec.schema.fields if each.dtype.startswith("float")}
+        self._written: Rows = {}
+        self._parts: list[_Part] = []
 
     def reset(self, rows: Rows, options: dict[str, Any]) -> dict[str, Any]:
         self._env.reset()
@@ -68,15 +72,38 @@ class HostedEnv:
         self._env.close()
 
     def _show(self, rows: Rows) -> None:
-        shown = {**self._env.fields(), **{name: getattr(self._env, name) for name in FLAGS}}
-        for name in self._finite:
-            if name != "actions" and not np.isfinite(shown[name]).all():
+        shown = self._env.fields()
+        if rows is not self._written or any(part.array is not shown[part.name] for part in self._parts):
+            self._look_anew(rows, shown)
+        for name, _, source, row in self._parts:
+            if name in self._finite and not _all(np.isfinite(source), None):
                 raise ValueError(f"{name} is not finite")
-        if "available" in shown and not shown["available"][0].any(axis=-1).all():
-            raise ValueError("an agent has no available action")
+            if name == "available" and not _all(_any(source, -1), None):
+                raise ValueError("an agent has no available action")
+            row[...] = source
+        for name in FLAGS:
+            rows[name][...] = getattr(self._env, name)[0]
+
+    def _look_anew(self, rows: Rows, shown: Mapping[str, NDArray[Any]]) -> None:
+        """Remember the arrays that the environment shows, which are the same at every step of nearly all of them."""
+        self._parts = []
         for name, row in rows.items():
-            if name != "actions":
-                array = shown[name]
-                if array.shape[1:] != row.shape:
-                    raise ValueError(f"{name} has the shape {array.shape[1:]}, must be {row.shape}")
-                row[...] = array[0]
+            if name == "actions" or name in FLAGS:
+                continue
+            array = shown[name]
+            if array.shape[1:] != row.shape:
+                raise ValueError(f"{name} has the shape {array.shape[1:]}, must be {row.shape}")
+            self._parts.append(_Part(name, array, array[0, ...], row))
+        self._written = rows
+
+
+class _Part(NamedTuple):
+    """An array that an environment shows, and the row that it is copied to."""
+
+    name: str
+    array: NDArray[Any]  # (1, …)
+    source: NDArray[Any]  # its only row
+    row: NDArray[Any]
+
+
+_any, _all = np.logical_or.reduce, np.logical_and.reduce  # the methods of arrays call them by a function in Python

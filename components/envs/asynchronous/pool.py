@@ -24,6 +24,9 @@ from orchestra import UsageError
 
 _TRIES = 3
 _CLOSING_S = 5.0
+_LITTLE, _MUCH = 64, 1 << 16
+"""Bytes to read of a reply: most are one byte, and memory for many has to be found first."""
+_NO_INFOS: dict[str, Any] = {}
 
 log = structlog.get_logger("envs")
 
@@ -125,6 +128,7 @@ class Pool:
         self._results: list[Result] = []
         self._by_reply: dict[int, int] = {}
         self._epoll = select.epoll()
+        self._most_events = min(copies, 256)
         self._closed = False
         self._finalizer = weakref.finalize(self, _release, self._processes, self._template, self._epoll, self._memory)
 
@@ -185,7 +189,7 @@ class Pool:
             if patience and at_least > 1 and at_least - len(self._results) >= np.count_nonzero(self.pending):
                 self._wait_for_one(patience)  # of all that are pending, to be woken once for many
                 patience = 0.0
-            for descriptor, _ in self._epoll.poll(patience):
+            for descriptor, _ in self._epoll.poll(patience, self._most_events):
                 self._take(descriptor)
             now = monotonic()
             if now >= self._next_check:
@@ -253,9 +257,9 @@ class Pool:
         process = self._processes[b]
         assert process is not None
         try:
-            data = os.read(descriptor, 1 << 16)
+            data = os.read(descriptor, _MUCH if self._data[b] else _LITTLE)
             if data == frames.DONE and not self._data[b]:
-                self._done(b, {})
+                self._done(b, _NO_INFOS)
                 return
             if not data:
                 raise Trouble("it crashed")
