@@ -62,6 +62,7 @@ def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: p
         "learning_starts": 4,
         "batch_size": 4,
         "hidden_size": 8,
+        "updates_per_episode": 0.2,
         "eval_episodes": 2,
         "final_eval_episodes": 2,
     }

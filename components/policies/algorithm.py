@@ -102,6 +102,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "vdn": Algorithm("components.policies.vdn:Vdn", recurrent_acting(epsilon_greedy)),
     "iql": Algorithm("components.policies.iql:Iql", recurrent_acting(epsilon_greedy)),
     "coma": Algorithm("components.policies.coma:Coma", recurrent_acting(softmax_mixture)),
+    "dqn": Algorithm("components.policies.dqn:Dqn", own_flags=True),
     "ppo": Algorithm("components.policies.ppo:Ppo", ppo_acting(), own_flags=True),
     "ippo": Algorithm("components.policies.ppo:Ippo", ppo_acting(**TEAM, critic_input="obs"), own_flags=True),
     "mappo": Algorithm(

@@ -34,8 +34,8 @@ def test_an_algorithm_is_named_by_its_whole_path_wherever_the_command_is_given(m
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("qmx", "must be qmix, vdn, iql, coma, ppo, ippo, mappo, or FILE.py:CLASS"),
-        ("mine.py", "must be qmix, vdn, iql, coma, ppo, ippo, mappo, or FILE.py:CLASS"),
+        ("qmx", f"must be {', '.join(ALGORITHMS)}, or FILE.py:CLASS"),
+        ("mine.py", f"must be {', '.join(ALGORITHMS)}, or FILE.py:CLASS"),
         ("there/is/none.py:Mappo", "--algorithm: there is no file '"),
         (f"{FILE}:Network", "'Network' is no subclass of Policy in this file"),
         (f"{FILE}:Nobody", "'Nobody' is no subclass of Policy in this file"),
