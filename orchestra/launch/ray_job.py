@@ -32,11 +32,11 @@ class RaySubmitter:
         environment = runtime_env_of(settings) or {}
         variables = {STOP_WAIT: str(math.ceil(job.grace)), **environment.get("env_vars", {})}
         environment = {**environment, "env_vars": variables}
-        threads = f"OMP_NUM_THREADS={cores}" if "head_cores" in settings else "-u OMP_NUM_THREADS"  # Ray sets it to 1
         words = [*job.words, "--runs-dir", str(Path(job.folder).parent.absolute())]
         if job.name is not None:
             words += ["--as", job.name]
-        entry = ["env", *threads.split(), settings.get("python", "python"), "-m", "orchestra", "run", *words]
+        threads = f"OMP_NUM_THREADS={cores}"  # Ray sets it to 1 whatever the job asks for
+        entry = ["env", threads, settings.get("python", "python"), "-m", "orchestra", "run", *words]
         command = [
             *("ray", "job", "submit", "--address", self._address, "--working-dir", "."),
             *("--entrypoint-num-cpus", str(cores), *(["--entrypoint-num-gpus", str(gpus)] if gpus else [])),

@@ -170,7 +170,14 @@ def test_a_job_that_is_told_to_end_saves_is_queued_again_and_goes_on(user: User)
 def test_a_job_that_is_preempted_saves_and_goes_on_when_its_nodes_are_free_again(user: User) -> None:
     run = user.runs(*ENDLESS)
     run.until_playing()
-    words = ("--partition=urgent", "--nodes=3", "--ntasks-per-node=1", "--output=/dev/null", "--wrap=sleep 600")
+    words = (
+        "--partition=urgent",
+        "--exclusive",
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--output=/dev/null",
+        "--wrap=sleep 600",
+    )
     urgent = user.slurm.ask("sbatch", "--parsable", *words, folder=user.folder).strip()
     run.until(lambda: user.slurm.state(urgent)["JobState"] == "RUNNING")
     assert run.saved(), run.story()

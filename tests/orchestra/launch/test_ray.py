@@ -63,7 +63,7 @@ def test_a_job_has_the_grace_of_the_run_and_the_threads_of_its_machine() -> None
     assert json.loads(command[place + 1]) == {"pip": ["x"], "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "120"}}
     assert (*command[:place], *command[place + 2 :]) == (
         *("ray", "job", "submit", "--address", "http://head:8265", "--working-dir", "."),
-        *("--entrypoint-num-cpus", "1", "--", "env", "-u", "OMP_NUM_THREADS"),
+        *("--entrypoint-num-cpus", "1", "--", "env", "OMP_NUM_THREADS=1"),
         *("python", "-m", "orchestra", "run", "a.py", "--launch", "ray", "--hosts", "2"),
         *("--runs-dir", "/shared/runs", "--as", "try"),
     )
