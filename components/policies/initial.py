@@ -17,8 +17,9 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def initialise(modules: Sequence[nn.Module], kind: InitKind, generator: torch.Generator) -> None:
     """Draw the parameters of layers from `generator` alone, on the CPU, so that they are equal on every device.
 
-    Layers are linear, convolutional and recurrent ones. All other modules, such as LayerNorm and Embedding, and
-    parameters that a module of its own makes keep the values of their constructor.
+    Layers are linear, convolutional and recurrent ones. All other modules, such as LayerNorm and Embedding, layers
+    whose weights are computed from others (`weight_norm`), and parameters that a module of its own makes keep the
+    values of their constructor.
 
     "uniform" is what torch does by default, U(-k, k) with k = 1/√(fan-in). "orthogonal" makes the rows or the columns
     of each weight matrix orthonormal, of each gate's matrix in a GRU, and all biases 0: signals and gradients keep
@@ -26,7 +27,7 @@ def initialise(modules: Sequence[nn.Module], kind: InitKind, generator: torch.Ge
     """
     for module in dict.fromkeys(m for top in modules for m in top.modules()):
         gates = _GATES.get(type(module))
-        if gates is None and not isinstance(module, _LAYERS):
+        if gates is None and not (isinstance(module, _LAYERS) and "weight" in module._parameters):
             continue
         own = list(module.parameters(recurse=False))
         # The weights come first; a bias has the bound of its layer's weights, and torch gives a GRU that of its size.

@@ -120,3 +120,66 @@ def test_a_layer_without_parameters_of_two_axes_draws_nothing() -> None:
     before = generator.get_state()
     initialise([nn.LayerNorm(3), nn.Embedding(2, 3)], "uniform", generator)
     assert torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.parametrize("init", ["uniform", "orthogonal"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_whose_weight_is_computed_keeps_what_its_constructor_made(init, bias) -> None:
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4, bias=bias))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    initialise([layer, nn.Linear(3, 2, bias=False)], init, torch.Generator().manual_seed(0))
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+class Shared(ModulePolicy):
+    """Passes through modules of every shape, two of which both networks have, and a scale without axes."""
+
+    def __init__(self, spec: EnvSpec = SPEC, *, seed: int = 0) -> None:
+        super().__init__(spec, seed=seed)
+        self._optimizers = {"all": FlatOptimizer(self._flat, self._online.values(), "adam", 1e-2, 10.0)}
+
+    def _make_networks(self):
+        self.body = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), nn.GELU(), nn.Dropout(0.0))
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        actor = nn.ModuleDict({"body": self.body, "attention": self.attention, "head": nn.Linear(6, 3)})
+        actor.register_parameter("scale", self.scale)
+        critic = nn.ModuleDict({"body": self.body, "head": nn.utils.parametrizations.spectral_norm(nn.Linear(6, 1))})
+        return {"actor": actor, "critic": critic}, {}
+
+    def initial_hidden(self, n_envs):
+        return np.zeros((n_envs, 2, 1), np.float32)
+
+    def said(self, x):
+        actor = self._online["actor"]
+        hidden = actor["body"](x)
+        return actor["head"](actor["attention"](hidden, hidden, hidden)[0]) * actor.scale
+
+    def learn(self, batch):
+        x = torch.linspace(-1, 1, 24).view(3, 2, 4).requires_grad_()
+        critic = self._online["critic"]
+        loss = self.said(x).square().mean() + critic["head"](critic["body"](x)).square().mean()
+        (of_input,) = torch.autograd.grad(loss, x, retain_graph=True)
+        norm = self._optimizers["all"].step(loss, "update")
+        self.updates += 1
+        told = {"loss": float(loss.detach()), "grad_norm": norm, "of_input": float(of_input.abs().max())}
+        return TrainStepResult(told, np.ones(1, np.float32))
+
+
+def test_shared_parametrised_and_scalar_parameters_learn_are_published_and_saved() -> None:
+    learner, acting = Shared(seed=1), Shared(seed=2)
+    losses = [learner.learn(None).metrics["loss"] for _ in range(30)]
+    assert losses[-1] < losses[0] / 2
+    assert learner._online["actor"].scale != 2.0
+    assert learner.learn(None).metrics["of_input"] > 0.0
+    x = torch.ones(1, 2, 4)
+    assert not torch.allclose(acting.said(x), learner.said(x))
+    acting.load(learner.params())
+    assert torch.equal(acting.said(x), learner.said(x))
+    assert learner._online["critic"]["body"] is learner._online["actor"]["body"]
+    again = Shared(seed=3)
+    again.load_state_dict(learner.state_dict())
+    assert again.learn(None).metrics == learner.learn(None).metrics
+    assert again.params().tobytes() == learner.params().tobytes()
