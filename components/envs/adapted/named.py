@@ -82,10 +82,11 @@ def factory_of(
         rewards: of several agents.
 
     Raises:
-        UsageError: Gymnasium is needed and not installed.
+        UsageError: Gymnasium is needed and not installed, or one agent is to have the rewards of several.
     """
     kind, _, name = env.partition(":")
     if kind == "gymnasium":
+        _refuse_rewards(rewards, env)
         _installed("gymnasium")
         from components.envs.adapted.registered import gymnasium_env
 
@@ -123,11 +124,16 @@ def _own(
         raise UsageError(f"--env: {place} has no function {name!r}")
     parameters = inspect.signature(make).parameters
     if "n_envs" in parameters:
+        if rewards != "each":
+            raise UsageError(f"--rewards {rewards}: {env} returns an Env, which says itself whose its rewards are")
+        if limit is not None:
+            raise UsageError(f"--episode-limit: {env} returns an Env, which has a limit of its own")
         made = make(n_envs=n_envs, seed=seed, **arguments)
         if not isinstance(made, Env):
             raise UsageError(f"--env: {env} takes n_envs and returned {made!r}; it must return an Env")
         return made
     if "num_envs" in parameters:
+        _refuse_rewards(rewards, env)
         from components.envs.adapted.gymnasium_vector import vector_copies
 
         return vector_copies(make(num_envs=n_envs, **arguments), seed=seed, episode_limit=limit)
@@ -158,6 +164,7 @@ def _adapted(
 
         return PettingZooCopies(one, n_envs, seed=seed, episode_limit=limit, rewards=rewards, name=whose)
     if hasattr(first, "observation_space") and hasattr(first, "action_space"):
+        _refuse_rewards(rewards, whose)
         from components.envs.adapted.gymnasium_copies import GymnasiumCopies
 
         return GymnasiumCopies(one, n_envs, seed=seed, episode_limit=limit)
@@ -165,6 +172,11 @@ def _adapted(
         f"--env: {whose} returned {first!r}; it must return an environment of Gymnasium or of PettingZoo, a vector "
         "environment if it takes num_envs, or an Env if it takes n_envs and seed"
     )
+
+
+def _refuse_rewards(rewards: Rewards, whose: str) -> None:
+    if rewards != "each":
+        raise UsageError(f"--rewards {rewards}: {whose} is one agent, whose reward is the team's")
 
 
 def _imported(module: str, whose: str) -> Any:

@@ -16,7 +16,7 @@ from components.envs import AsyncEnv
 from components.envs.adapted import named
 from components.envs.adapted.copies import seed_of
 from components.envs.adapted.gymnasium_copies import GymnasiumCopies
-from components.envs.adapted.gymnasium_vector import vector_copies
+from components.envs.adapted.gymnasium_vector import SameStepCopies, vector_copies
 from components.envs.base import Env
 from components.policies.acting import Acted, ActingPolicy
 from components.rollout import Rollout
@@ -340,6 +340,41 @@ def make_counted(**arguments: Any) -> Any:
 
 def make_numbers() -> int:
     return 5
+
+
+def make_env_of_ours(n_envs: int, seed: int) -> Env:
+    return GymnasiumCopies(counted, n_envs, seed=seed, episode_limit=9)
+
+
+def make_vectors(num_envs: int) -> Any:
+    return counted_vector(num_envs, "SameStep")
+
+
+def test_a_function_may_make_vector_environments_or_an_env_itself() -> None:
+    for name, kind in (("make_env_of_ours", GymnasiumCopies), ("make_vectors", SameStepCopies)):
+        env = named.factory_of(f"{__file__}:{name}", {})(3, seed=1)
+        assert (type(env).__name__, env.n_envs, env.spec.episode_limit) == (kind.__name__, 3, 9)
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "said"),
+    [
+        ("gymnasium:CartPole-v1", {"rewards": "mean"}, "--rewards mean: gymnasium:CartPole-v1 is one agent"),
+        (f"{__file__}:make_counted", {"rewards": "sum", "episode_limit": 9}, "--rewards sum: "),
+        (f"{__file__}:make_vectors", {"rewards": "sum"}, "--rewards sum: "),
+        (f"{__file__}:make_env_of_ours", {"rewards": "sum"}, "which says itself whose its rewards are"),
+        (f"{__file__}:make_env_of_ours", {"episode_limit": 4}, "which has a limit of its own"),
+    ],
+)
+def test_an_option_that_an_environment_does_not_have_is_refused(env: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        named.factory_of(env, {}, **given)(1, seed=0)
+
+
+def test_a_vector_environment_that_does_not_cut_its_episodes_in_time_is_told_so() -> None:
+    env = vector_copies(counted_vector(2, "SameStep"), seed=1, episode_limit=2)
+    with pytest.raises(ValueError, match="longer than the 2 steps that it should have at most"):
+        collected(env, 30)
 
 
 @pytest.mark.parametrize(
