@@ -21,7 +21,7 @@ from components import (
     policies,
 )
 from components.counters import LEAST_BUFFER
-from components.envs import SCENARIOS
+from components.envs import SCENARIOS, simulator
 from components.envs.adapted import named
 from components.envs.game_speed import GameSpeed
 from components.envs.smac import Smac
@@ -51,6 +51,34 @@ def experiment(
     ] = "qmix",
     chosen: Chosen = Chosen(),  # noqa: B008  # empty, and never changed
     scenario: Annotated[str, Field(description=f"of SMAC: {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
+    ruleset: Annotated[
+        Literal["liberty", "lotv"], Field(description="simulator: weapon data of SMAC's maps, or of the later game")
+    ] = "liberty",
+    start_jitter: Annotated[
+        float, Field(ge=0, le=8, description="simulator: cells per axis by which starting positions vary")
+    ] = 0.0,
+    difficulty: Annotated[int, Field(ge=1, le=10, description="simulator: how well the enemies fight")] = 7,
+    obs_all_health: Annotated[bool, Field(description="simulator: agents see the health of others")] = True,
+    obs_own_health: Annotated[bool, Field(description="simulator: agents see their own health")] = True,
+    obs_last_action: Annotated[bool, Field(description="simulator: agents see what others did last")] = False,
+    obs_pathing_grid: Annotated[bool, Field(description="simulator: agents see where they can walk")] = False,
+    obs_terrain_height: Annotated[bool, Field(description="simulator: agents see heights around them")] = False,
+    obs_timestep_number: Annotated[bool, Field(description="simulator: agents see the time")] = False,
+    obs_own_position: Annotated[
+        Literal["yes", "no"] | None, Field(description="simulator: agents see their place; or as on the original's map")
+    ] = None,
+    obs_instead_of_state: Annotated[bool, Field(description="simulator: the state is all observations")] = False,
+    state_last_action: Annotated[bool, Field(description="simulator: the state holds the last actions")] = True,
+    state_timestep_number: Annotated[bool, Field(description="simulator: the state holds the time")] = False,
+    obs_starcraft: Annotated[bool, Field(description="simulator: agents see more than the time")] = True,
+    fully_observable: Annotated[bool, Field(description="simulator: agents see everybody")] = False,
+    action_mask: Annotated[bool, Field(description="simulator: units out of reach are no targets")] = True,
+    edition: Annotated[
+        Literal["2022", "2023", "2023-intended"], Field(description="simulator: SMACv2's filter of enemies")
+    ] = "2022",
+    prob_obs_enemy: Annotated[
+        float, Field(ge=0, le=1, description="simulator: chance to hear of an enemy that another agent has found")
+    ] = 1.0,
     env: Annotated[
         str,
         Field(description=f"the simulator, StarCraft II, or another environment: {named.FORMS}"),
@@ -171,7 +199,34 @@ def experiment(
     if drop_stale is None and own_class is not None and not rule.pulls:
         drop_stale = own_class.max_staleness
     waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
-    make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
+    simulated = simulator.options_of_flags(
+        ruleset=ruleset,
+        start_jitter=start_jitter,
+        difficulty=difficulty,
+        features={
+            "obs_all_health": obs_all_health,
+            "obs_own_health": obs_own_health,
+            "obs_last_action": obs_last_action,
+            "obs_pathing_grid": obs_pathing_grid,
+            "obs_terrain_height": obs_terrain_height,
+            "obs_timestep_number": obs_timestep_number,
+            "obs_own_position": None if obs_own_position is None else obs_own_position == "yes",
+            "obs_instead_of_state": obs_instead_of_state,
+            "state_last_action": state_last_action,
+            "state_timestep_number": state_timestep_number,
+            "obs_starcraft": obs_starcraft,
+            "fully_observable": fully_observable,
+            "action_mask": action_mask,
+            "edition": edition,
+            "prob_obs_enemy": prob_obs_enemy,
+        },
+    )
+    if simulated and env != "skirmish":
+        options_given = ", ".join(simulator.flags_of_options(simulated))
+        raise UsageError(f"{options_given}: for the simulator alone, and --env is {env}")
+    make_env: EnvFactory = partial(envs.Skirmish, scenario, **simulated)
+    if env == "smac":
+        make_env = partial(Smac, scenario, **waits)
     if env not in named.OURS:
         arguments = named.arguments_of(env_arg)
         make_env = named.factory_of(env, arguments, episode_limit=episode_limit, rewards=rewards)

@@ -1,9 +1,13 @@
 """The battle simulator as an environment of this framework."""
 
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from inspect import signature
+from typing import Any, Unpack
 
 from components.envs.base import Env, EnvSpec
 from components.envs.skirmish.battles import Battles, Options
+from components.envs.skirmish.options import Features
 from components.envs.skirmish.scenarios import Scenario
 
 
@@ -20,3 +24,23 @@ class Skirmish(Battles, Env):
             state_size=self.state_size,
             episode_limit=self.episode_limit,
         )
+
+
+def options_of_flags(*, features: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Return the options of `Skirmish` among these that differ from their defaults, as plain values.
+
+    Args:
+        features: the fields of `Features` by name.
+        others: options of `Skirmish` by name.
+    """
+    usual = {name: parameter.default for name, parameter in signature(Battles).parameters.items()}
+    options = {name: value for name, value in others.items() if value != usual[name]}
+    columns = {field.name: features[field.name] for field in fields(Features)}
+    changed = {name: value for name, value in columns.items() if value != getattr(Features(), name)}
+    return options | ({"features": changed} if changed else {})
+
+
+def flags_of_options(options: Mapping[str, Any]) -> Sequence[str]:
+    """Return the flags that made these options of `options_of_flags`."""
+    names = [name for name in options if name != "features"] + list(options.get("features", ()))
+    return [f"--{name.replace('_', '-')}" for name in names]

@@ -5,6 +5,9 @@ from pathlib import Path
 from components.reporting.saved_policy import add_checkpoint_flag, load_policy
 from orchestra import FlagParser, RunDirectory, UsageError
 
+MOST_JITTER = 8.0
+"""As far as `Skirmish` lets units start elsewhere, in cells per axis."""
+
 
 def command(arguments: list[str]) -> int:
     """Play greedy episodes with a run's checkpoint."""
@@ -16,22 +19,31 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     add_checkpoint_flag(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
+    parser.add_argument(
+        "--start-jitter",
+        metavar="CELLS",
+        type=float,
+        help="vary where units of the simulator start, by up to so many cells per axis (default: as in the run)",
+    )
     options = parser.parse_strictly(arguments)
     if options.episodes < 1:
         raise UsageError(f"--episodes: {options.episodes} is not allowed: it must be 1 or more")
     if options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
-    print(_evaluate(RunDirectory.open(options.run), options.checkpoint, options.episodes, options.seed))
+    jitter = options.start_jitter
+    if jitter is not None and not 0.0 <= jitter <= MOST_JITTER:
+        raise UsageError(f"--start-jitter: {jitter:g} is not allowed: it must be from 0 to {MOST_JITTER:g}")
+    print(_evaluate(RunDirectory.open(options.run), options.checkpoint, options.episodes, options.seed, jitter))
     return 0
 
 
-def _evaluate(run: RunDirectory, which: str | None, episodes: int, seed: int) -> str:
+def _evaluate(run: RunDirectory, which: str | None, episodes: int, seed: int, jitter: float | None) -> str:
     import numpy as np
 
     from components.playing import play
     from components.reporting.win_rate import win_rate_text
 
-    env, policy, path, env_steps = load_policy(run, which, min(episodes, 64), seed=seed)
+    env, policy, path, env_steps = load_policy(run, which, min(episodes, 64), seed=seed, start_jitter=jitter)
     played = play(env, policy, episodes, np.random.default_rng(seed))
     env.close()
     return (

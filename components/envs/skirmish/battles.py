@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
     first: int
     ruleset: Ruleset
     start_jitter: float
-    features: Features | None
+    features: Features | Mapping[str, Any] | None
     rewards: Rewards | None
     step_mul: int
     move_amount: float
@@ -76,7 +76,7 @@ class Battles:
         first: the number of the first battle, so that several environments may share a seed.
         ruleset: weapon data of the SMAC maps' own mod, or of the later multiplayer game.
         start_jitter: each unit starts up to this far off, in cells per axis. SMAC starts are always the same.
-        features: which columns observations and state have.
+        features: which columns observations and state have; a mapping gives the fields of `Features` by name.
         rewards: terms of the reward.
         step_mul: ticks per step, sixteenths of a second.
         move_amount: how far a movement order points, in cells.
@@ -97,7 +97,7 @@ class Battles:
         first: int = 0,
         ruleset: Ruleset = "liberty",
         start_jitter: float = 0.0,
-        features: Features | None = None,
+        features: Features | Mapping[str, Any] | None = None,
         rewards: Rewards | None = None,
         step_mul: int = 8,
         move_amount: float = 2.0,
@@ -105,7 +105,7 @@ class Battles:
         opponent: Opponent | None = None,
     ) -> None:
         self.scenario = scenario_named(scenario) if isinstance(scenario, str) else scenario
-        self.features = features or Features()
+        self.features = Features(**features) if isinstance(features, Mapping) else features or Features()
         self.rewards = rewards or Rewards()
         self.n_envs = index(n_envs)
         for name, value, least in (

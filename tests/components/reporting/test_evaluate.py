@@ -103,6 +103,25 @@ def test_the_same_seed_gives_the_same_result(run: RunDirectory, capsys) -> None:
     assert printed[0] == printed[1] != printed[2]
 
 
+def test_units_of_the_simulator_may_start_elsewhere(run: RunDirectory, capsys) -> None:
+    saved(run.checkpoints / "steps-0000012345.pt")
+    printed = []
+    for jitter in (None, "0", "3"):
+        arguments = [] if jitter is None else ["--start-jitter", jitter]
+        assert command([str(run.path), "--checkpoint", "last", "--episodes", "8", *arguments]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
+    said = refusal(run.path, "--start-jitter", "9")
+    assert said == "--start-jitter: 9 is not allowed: it must be from 0 to 8"
+
+
+def test_another_environment_does_not_start_elsewhere(tmp_path: Path) -> None:
+    run = kept(tmp_path, env="gymnasium:CartPole-v1")
+    saved(run.checkpoints / "steps-0000012345.pt")
+    said = refusal(run.path, "--checkpoint", "last", "--start-jitter", "1")
+    assert said == "--start-jitter: the run plays outside of the simulator, which alone varies where units start"
+
+
 def test_another_checkpoint_can_be_named(run: RunDirectory, tmp_path: Path, capsys) -> None:
     mine = saved(tmp_path / "mine.pt")
     command([str(run.path), "--episodes", "1", "--checkpoint", str(mine)])
@@ -111,10 +130,11 @@ def test_another_checkpoint_can_be_named(run: RunDirectory, tmp_path: Path, caps
 
 def test_an_experiment_that_has_changed_since_is_noted(tmp_path: Path, capsys) -> None:
     experiment = tmp_path / "changing.py"
-    experiment.write_text(EXPERIMENT.read_text())
+    text = EXPERIMENT.with_name("train.py").read_text()
+    experiment.write_text(text)
     run = kept(tmp_path, experiment)
     saved(run.checkpoints / "best.pt")
-    experiment.write_text(EXPERIMENT.read_text() + "# changed\n")
+    experiment.write_text(text + "# changed\n")
     assert command([str(run.path), "--episodes", "1"]) == 0
     assert capsys.readouterr().err == f"orchestra: note: {experiment} has changed since the run\n"
 
