@@ -1,5 +1,8 @@
 """Messages of the reinforcement-learning actors."""
 
+from messages.cluster import EnvsPlayedMsg as EnvsPlayedMsg
+from messages.cluster import PlayEnvsMsg as PlayEnvsMsg
+from messages.cluster import UseAgentMsg as UseAgentMsg
 from messages.control import ClaimRoleMsg as ClaimRoleMsg
 from messages.control import CollectMsg as CollectMsg
 from messages.control import EvaluateMsg as EvaluateMsg
