@@ -60,18 +60,28 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
 
     Args:
         title: name of the run in the display.
+        can_be_won: False if episodes have returns alone. Win rates are then left out until one is won.
+        reward_threshold: the mean return at which such an environment counts as solved; None if there is none.
         stream: receives the display; by default standard output, or nothing if the run is quiet.
     """
 
-    def __init__(self, *, title: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        title: str,
+        can_be_won: bool = True,
+        reward_threshold: float | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
         self._display = Display(stream or log.display_stream(), title=title)
         self._title = title
+        self._can_be_won, self._reward_threshold = can_be_won, reward_threshold
         self._run = None if self.run_directory is None else RunDirectory.open(self.run_directory)
         self._since = self.clock.monotonic()
         self._latest: ProgressMsg | None = None
         self._test: EvaluationResultMsg | None = None
-        self._tests: list[tuple[int, float, int, float]] = []
-        """Environment steps, win rate, updates, minutes of each test, in this order."""
+        self._tests: list[tuple[int, float, float, int, float]] = []
+        """Environment steps, win rate, mean return, updates, minutes of each test, in this order."""
         self._final: EvaluationResultMsg | None = None
         self._history: deque[tuple[float, int, int]] = deque()
         self._busiest: tuple[str, int] | None = None
@@ -114,6 +124,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
     @on(ProgressMsg)
     def progress(self, msg: ProgressMsg) -> None:
         self._latest = msg
+        self._can_be_won = self._can_be_won or bool(msg.train_win_rate)
 
     @on(PlayedMsg)
     async def played(self, msg: PlayedMsg) -> None:
@@ -123,6 +134,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
 
     @on(EvaluationResultMsg)
     def evaluated(self, msg: EvaluationResultMsg) -> None:
+        self._can_be_won = self._can_be_won or msg.win_rate > 0
         if msg.final:
             self._final = msg
             return
@@ -130,7 +142,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
             return
         self._test = msg
         minutes = (self.clock.monotonic() - self._since) / 60
-        insort(self._tests, (msg.env_steps, msg.win_rate, self._latest.updates, minutes))
+        insort(self._tests, (msg.env_steps, msg.win_rate, msg.mean_return, self._latest.updates, minutes))
         self._record(self._progress(self._latest), test_length=msg.mean_length, test_env_steps=msg.env_steps)
 
     @on(TickMsg)
@@ -168,7 +180,8 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         self._since -= values["elapsed_s"]
         self._next_record, self._next_curve = values["elapsed_s"], values["elapsed_s"] + CURVE_S
         self._test = None if values["test"] is None else EvaluationResultMsg.model_validate(values["test"])
-        self._tests = [(steps, win_rate, updates, minutes) for steps, win_rate, updates, minutes in values["tests"]]
+        self._tests = [tuple(each) for each in values["tests"]]
+        self._can_be_won = self._can_be_won or any(win_rate > 0 for _, win_rate, *_ in self._tests)
         return int(values["env_steps"])
 
     async def _ask_nodes(self) -> None:
@@ -216,16 +229,18 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
             self._history.popleft()
         then, steps, updates = self._history[0]
         span = max(now - then, 1e-9)
-        test = self._test
+        test, won = self._test, self._can_be_won
+        same = {name: getattr(msg, name) for name in _SAME}
         return Progress(
-            **{name: getattr(msg, name) for name in _SAME},
+            **same | {"train_win_rate": msg.train_win_rate if won else None},
             elapsed_s=now - self._since,
             env_steps_per_s=(msg.env_steps - steps) / span,
             updates_per_s=(msg.updates - updates) / span,
             tests=len(self._tests),
-            test_win_rate=None if test is None else test.win_rate,
+            test_win_rate=test.win_rate if test is not None and won else None,
             test_return=None if test is None else test.mean_return,
-            best_test_win_rate=max((win_rate for _, win_rate, _, _ in self._tests), default=None),
+            best_test_win_rate=max((win_rate for _, win_rate, *_ in self._tests), default=None) if won else None,
+            best_test_return=max((mean for _, _, mean, *_ in self._tests), default=None),
             sync=dict(msg.sync),
             loss=dict(msg.metrics).get("loss"),
             busiest_actor=None if self._busiest is None else self._busiest[0],
@@ -262,31 +277,41 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
 
     def _solved(self) -> dict[str, float] | None:
         """Return where the scenario was solved; None if it was not."""
-        first = solved_at([win_rate for _, win_rate, _, _ in self._tests])
+        first = None
+        if self._can_be_won:
+            first = solved_at([win_rate for _, win_rate, *_ in self._tests])
+        elif self._reward_threshold is not None:
+            first = solved_at([mean for _, _, mean, *_ in self._tests], self._reward_threshold)
         if first is None:
             return None
-        env_steps, _, updates, minutes = self._tests[first]
+        env_steps, _, _, updates, minutes = self._tests[first]
         return {"env_steps": env_steps, "updates": updates, "minutes": minutes}
 
     def _best(self) -> dict[str, object] | None:
         """Return the result of the best parameters in the final evaluation; None if it was not played."""
         if self._final is None:
             return None
-        interval = wilson_interval(_won(self._final), self._final.episodes)
-        return {**self._final.model_dump(exclude={"final"}), "win_rate_interval": interval}
+        result = self._final.model_dump(exclude={"final"})
+        if not self._can_be_won:
+            return {**result, "win_rate": None, "win_rate_interval": None}
+        return {**result, "win_rate_interval": wilson_interval(_won(self._final), self._final.episodes)}
 
     def _words(self) -> list[str]:
         words, solved, best = [], self._solved(), self._final
         if solved is not None:
             words.append(
                 f"solved       after {solved['env_steps']:,} steps, {solved['updates']:,} updates, "
-                f"{solved['minutes']:.1f} minutes: from there every {WINDOW} tests won {SOLVED:.0%} on average"
+                f"{solved['minutes']:.1f} minutes: from there every {WINDOW} tests "
+                + (f"won {SOLVED:.0%}" if self._can_be_won else f"returned {self._reward_threshold:g}")
+                + " on average"
             )
         if best is not None:
-            words.append(
-                f"best         {win_rate_text(_won(best), best.episodes)}, return {best.mean_return:.2f}, "
-                f"parameters of step {best.env_steps:,}"
+            played = (
+                f"{win_rate_text(_won(best), best.episodes)}, return {best.mean_return:.2f}"
+                if self._can_be_won
+                else f"return {best.mean_return:.2f} on average of {best.episodes:,} greedy episodes"
             )
+            words.append(f"best         {played}, parameters of step {best.env_steps:,}")
         sync = {} if self._latest is None else dict(self._latest.sync)
         if "loads" in sync:
             params, digests = (_mebibytes(sync[name]) for name in ("params_bytes", "digest_bytes"))

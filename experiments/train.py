@@ -291,7 +291,13 @@ def experiment(
     if own_class is None and kernels != "torch":
         topology.before_start(policies.prepare)
     learner = topology.node("learner", gpus=gpus_of(device))
-    monitor = learner.spawn("monitor", Monitor, title=f"{title} {spec.name}")
+    monitor = learner.spawn(
+        "monitor",
+        Monitor,
+        title=f"{title} {spec.name}",
+        can_be_won=spec.can_be_won,
+        reward_threshold=spec.reward_threshold,
+    )
     new_shard = partial(
         PrioritizedEpisodeReplay,
         spec,

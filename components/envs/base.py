@@ -30,6 +30,10 @@ class EnvSpec:
     fields: Fields = ()
     """The fields per frame and per step that the environment fills, and `actions`; empty for those of a cooperative
     team with discrete actions, `team_fields`."""
+    can_be_won: bool = True
+    """False if its episodes have returns alone, or it is not known before the first is won."""
+    reward_threshold: float | None = None
+    """Mean return at which Gymnasium counts the environment as solved; None if it names none."""
 
     @property
     def schema(self) -> ExperienceSchema:

@@ -13,7 +13,8 @@ def command(arguments: list[str]) -> int:
     """Draw the curves of several runs side by side, and print a table of their results."""
     parser = FlagParser(
         prog="orchestra compare",
-        description="Draw win rate and return of greedy tests against environment steps and against minutes.\n"
+        description="Draw win rate and return of greedy tests against environment steps and against minutes,\n"
+        "or the return alone if episodes cannot be won.\n"
         "Runs that differ in their seed alone are one line, their median, with their quartiles as a band.",
     )
     parser.add_argument(
@@ -59,8 +60,9 @@ def as_text(rows: Sequence[dict[str, str]]) -> str:
 
 def as_markdown(rows: Sequence[dict[str, str]]) -> str:
     """The table for a page, with a note of what its figures are."""
-    names = list(rows[0])
-    lines = [" | ".join(names), " | ".join("---" for _ in names), *(" | ".join(row.values()) for row in rows)]
+    names = max(map(list, rows), key=len)  # without a winner there are fewer figures
+    cells = [" | ".join(row.get(name, "-") for name in names) for row in rows]
+    lines = [" | ".join(names), " | ".join("---" for _ in names), *cells]
     note = (
         f"Medians over the seeds, quartiles in brackets. A run has solved its scenario from the first greedy test from "
         f"which every {WINDOW} tests in succession win {SOLVED:.0%} on average. The win rate and the return at the end "

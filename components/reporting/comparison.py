@@ -23,10 +23,15 @@ class Trial:
     env_steps: NDArray[np.float64]  # (K,)
     minutes: NDArray[np.float64]  # (K,)
     updates: NDArray[np.float64]  # (K,)
-    win_rate: NDArray[np.float64]  # (K,)
+    win_rate: NDArray[np.float64]  # (K,); nan where episodes cannot be won
     returns: NDArray[np.float64]  # (K,)
     steps_per_s: float
     updates_per_s: float
+
+    @property
+    def has_returns_alone(self) -> bool:
+        """True if its episodes cannot be won."""
+        return bool(np.isnan(self.win_rate).all())
 
     def reached_at(self, axis: NDArray[np.float64]) -> float | None:
         """Return where on `axis` (K,) the first single test won `SOLVED`; None if none did."""
@@ -35,7 +40,7 @@ class Trial:
 
     def solved_at(self, axis: NDArray[np.float64]) -> float | None:
         """Return where on `axis` (K,) the run had solved its scenario, as `win_rate.solved_at` defines it, or None."""
-        first = solved_at(self.win_rate.tolist())
+        first = None if self.has_returns_alone else solved_at(self.win_rate.tolist())
         return None if first is None else float(axis[first])
 
 
@@ -45,6 +50,11 @@ class Group:
 
     label: str
     trials: tuple[Trial, ...]
+
+    @property
+    def has_returns_alone(self) -> bool:
+        """True if the episodes of its runs cannot be won."""
+        return all(trial.has_returns_alone for trial in self.trials)
 
     def band(
         self, axis: Callable[[Trial], NDArray[np.float64]], value: Callable[[Trial], NDArray[np.float64]]
@@ -95,7 +105,7 @@ def read_trial(path: Path) -> Trial:
         raise UsageError(f"{str(path)!r} has no metrics") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-    tests = [record for record in new_tests(records) if record.get("test_win_rate") is not None]
+    tests = [record for record in new_tests(records) if record.get("test_return") is not None]
     if not tests:
         raise UsageError(f"{str(path)!r} has no greedy test yet")
     tests.sort(key=lambda record: record["test_env_steps"])  # of two players the later request may end first
@@ -143,10 +153,9 @@ def table(groups: Sequence[Group]) -> list[dict[str, str]]:
         trials = group.trials
         reached = [trial for trial in trials if trial.reached_at(trial.env_steps) is not None]
         solved = [trial for trial in trials if trial.solved_at(trial.env_steps) is not None]
-        rows.append(
-            {
-                "runs": group.label,
-                "seeds": str(len(trials)),
+        won = {}
+        if not group.has_returns_alone:
+            won = {
                 f"one test at {SOLVED:.0%}": f"{len(reached)} of {len(trials)}",
                 "after steps": _median([t.reached_at(t.env_steps) for t in reached], "{:,.0f}"),
                 "minutes": _median([t.reached_at(t.minutes) for t in reached], "{:.1f}"),
@@ -155,6 +164,12 @@ def table(groups: Sequence[Group]) -> list[dict[str, str]]:
                 "updates": _median([t.solved_at(t.updates) for t in solved], "{:,.0f}"),
                 "from minute": _median([t.solved_at(t.minutes) for t in solved], "{:.1f}"),
                 "win rate at the end": _median([t.win_rate[-WINDOW:].mean() for t in trials], "{:.1%}"),
+            }
+        rows.append(
+            {
+                "runs": group.label,
+                "seeds": str(len(trials)),
+                **won,
                 "return": _median([t.returns[-WINDOW:].mean() for t in trials], "{:.2f}"),
                 "steps": _median([t.env_steps[-1] for t in trials], "{:,.0f}"),
                 "in minutes": _median([t.minutes[-1] for t in trials], "{:.1f}"),

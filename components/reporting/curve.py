@@ -29,9 +29,9 @@ _MARKS = 60  # more tests than this have no room for a mark each
 def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> None:
     """Draw the metrics file of a run, finished or not, into a PNG; an older picture is replaced in one step.
 
-    Left the win rate, right the return; below env steps, above the minutes that they took. The training curve is the
-    mean over recent episodes with exploration, each mark of the test curve one greedy test. A file without records
-    gives empty axes that say so.
+    Left the win rate, unless episodes cannot be won, right the return; below env steps, above the minutes that they
+    took. The training curve is the mean over recent episodes with exploration, each mark of the test curve one greedy
+    test. A file without records gives empty axes that say so.
 
     Raises:
         OSError: the file cannot be read, or the picture not written.
@@ -45,13 +45,18 @@ def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> Non
 def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:
     """Return the curve as a figure. The caller owns it and may change or save it."""
     figure = new_figure(9.2, 3.8)
-    rate, episode_return = figure.subplots(1, 2)
+    rates, returns = (
+        any(record.get(f"{kind}_{figures}") is not None for record in records for kind in ("train", "test"))
+        for figures in ("win_rate", "return")
+    )
+    panels = figure.subplots(1, 1 if returns and not rates else 2, squeeze=False)[0]
     if title is not None:
         figure.suptitle(title, fontsize=TEXT + 1, x=0.01, y=0.965, ha="left", va="center")
-    lines = _panel(rate, records, "win_rate", "win rate")
-    _panel(episode_return, records, "return", "return of an episode")
-    show_percents(rate)
-    rate.set_yticks(np.linspace(0, 1, 6))
+    lines = _panel(panels[-1], records, "return", "return of an episode")
+    if len(panels) > 1:
+        _panel(panels[0], records, "win_rate", "win rate")
+        show_percents(panels[0])
+        panels[0].set_yticks(np.linspace(0, 1, 6))
     # One for both panels, and outside them: there it is never in the way of a curve.
     figure.legend(handles=lines, loc="outside upper right", ncols=2, fontsize=TEXT, frameon=False)
     return figure

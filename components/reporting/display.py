@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Span, Text
 
+from components.reporting.chart import TEST, TRAIN, Chart, Results
 from components.reporting.progress import Progress
 from components.reporting.terminal_echo import silenced
 from orchestra import log
@@ -23,15 +24,9 @@ _T = TypeVar("_T")
 
 _NONE = "-"  # a figure that does not exist yet
 _BARS = "·▁▂▃▄▅▆▇█"
-_TRAIN = "bright_blue"
-_TEST = "dark_orange"
 _BAR = "bright_blue"
 _NARROW = 72  # columns of terminal, below which the three blocks of figures would not stand side by side
 _CHART_ROWS = 15  # more rows than this make the chart no clearer
-_REMEMBERED = 2048  # points of a curve; a terminal shows a few hundred
-_LABEL = "{:>4} │"
-_BRAILLE = 0x2800
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then row from the top
 _ENDING = 13  # columns of the words before the figures of the summary
 
 
@@ -69,7 +64,7 @@ class Display:
         self._stream = stream
         self._live: Live | None = None
         self._screen = contextlib.ExitStack()  # gives the terminal back
-        self._rates = WinRates()
+        self._rates = Results()
         self._gone = False
 
     def show(self, progress: Progress) -> None:
@@ -139,6 +134,8 @@ def plain_line(progress: Progress) -> str:
     p = progress
     left = remaining_s(p)
     best = "" if p.best_test_win_rate is None else f" (best {_percent(p.best_test_win_rate)})"
+    if p.has_returns_alone and p.best_test_return is not None:
+        best = f" (best {p.best_test_return:.2f})"
     parts = [
         clock_time(p.elapsed_s),
         p.state,
@@ -148,6 +145,7 @@ def plain_line(progress: Progress) -> str:
         p.train_win_rate is not None and f"train {_percent(p.train_win_rate)}",
         p.test_win_rate is not None and f"test {_percent(p.test_win_rate)}{best}",
         p.train_return is not None and f"return {p.train_return:.2f}",
+        p.has_returns_alone and p.test_return is not None and f"test {p.test_return:.2f}{best}",
         f"updates {p.updates:,} ({_rate(p.updates_per_s)}/s)",
         p.loss is not None and f"loss {p.loss:.4g}",
         p.epsilon is not None and f"epsilon {p.epsilon:.2f}",
@@ -185,9 +183,9 @@ def clock_time(seconds: float) -> str:
 
 
 def screen(
-    progress: Progress, title: str, chart: "WinRates", width: int, height: int, hosts: Sequence[Text] = ()
+    progress: Progress, title: str, chart: Results, width: int, height: int, hosts: Sequence[Text] = ()
 ) -> RenderableType:
-    """Return the screen of a terminal: at most `height` rows, with the chart of the win rates if there is room."""
+    """Return the screen of a terminal: at most `height` rows, with the chart of the results if there is room."""
     p = progress
     left = remaining_s(p)
     done = min(p.env_steps / p.goal_steps, 1.0) if p.goal_steps > 0 else 1.0
@@ -228,7 +226,7 @@ def screen(
     # Without a blank, the legend and the two rows of the axis; odd where the chart fills the screen.
     chart_rows = min(height - rows - 4, _CHART_ROWS) - (1 - (height - rows) % 2)
     if chart_rows >= 3 and (chart.train or chart.test):
-        parts += [Text(), _Chart(chart, until=p.env_steps, rows=chart_rows)]
+        parts += [Text(), Chart(chart, until=p.env_steps, rows=chart_rows)]
     return Group(*parts)
 
 
@@ -238,23 +236,6 @@ def _cut(line: Text, width: int) -> Text:
     return line
 
 
-class WinRates:
-    """The win rates so far, in training and in tests: the data of the chart."""
-
-    def __init__(self) -> None:
-        self.train: list[tuple[int, float]] = []
-        self.test: list[tuple[int, float]] = []
-        self._tests = 0
-
-    def add(self, progress: Progress) -> None:
-        """Remember the record's win rates: training's always, a test's where it is not that of the record before."""
-        if progress.train_win_rate is not None:
-            _remember(self.train, (progress.env_steps, progress.train_win_rate))
-        if progress.test_win_rate is not None and progress.tests != self._tests:
-            _remember(self.test, (progress.env_steps, progress.test_win_rate))
-        self._tests = progress.tests
-
-
 class _Console(Console):
     """rich's console, which leaves a broken pipe to its user instead of ending the process."""
 
@@ -262,68 +243,22 @@ class _Console(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-class _Chart:
-    """Win rates over env steps in braille, each character of which is 2 by 4 dots."""
-
-    def __init__(self, rates: WinRates, *, until: int, rows: int) -> None:
-        self._rates = rates
-        # At least to the last point, though a count of steps should never go back: a line is as long as it is drawn.
-        self._until = max(1, until, *(step for step, _ in (*rates.train[-1:], *rates.test[-1:])))
-        self._rows = rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        margin = len(_LABEL.format(""))
-        columns = max(options.max_width - margin, 2)
-        train = self._cells(self._rates.train, columns)
-        test = self._cells(self._rates.test, columns)
-        yield Text.assemble(("win rate   ", "dim"), ("━━ ", _TRAIN), "training   ", ("━━ ", _TEST), "greedy test")
-        for row in range(self._rows):
-            label = {0: "100%", (self._rows - 1) / 2: "50%", self._rows - 1: "0%"}.get(row, "")
-            line = Text(_LABEL.format(label), style="dim", no_wrap=True)
-            for column in range(columns):
-                below, above = train.get((column, row), 0), test.get((column, row), 0)
-                # A character has one colour: that of the line with more dots in it.
-                style = _TRAIN if below.bit_count() > above.bit_count() else _TEST
-                line.append(chr(_BRAILLE | below | above) if below | above else " ", style=f"not dim {style}")
-            yield line
-        yield Text(" " * (margin - 1) + "└" + "─" * columns, style="dim", no_wrap=True)
-        right = f"{self._until:,} env steps"
-        yield Text(" " * margin + "0" + right.rjust(columns - 1), style="dim", no_wrap=True)
-
-    def _cells(self, points: Sequence[tuple[int, float]], columns: int) -> dict[tuple[int, int], int]:
-        """The characters that a line through `points` touches, by (column, row): which of their dots are set."""
-        right, top = 2 * columns - 1, 4 * self._rows - 1
-        dots = [
-            (round(step / self._until * right), round((1 - min(max(value, 0.0), 1.0)) * top)) for step, value in points
-        ]
-        cells: dict[tuple[int, int], int] = {}
-        for (x0, y0), (x1, y1) in zip(dots, [*dots[1:], *dots[-1:]], strict=True):
-            length = max(abs(x1 - x0), abs(y1 - y0), 1)
-            for i in range(length + 1):
-                x, y = round(x0 + (x1 - x0) * i / length), round(y0 + (y1 - y0) * i / length)
-                cell = (x // 2, y // 4)
-                cells[cell] = cells.get(cell, 0) | _DOTS[x % 2][y % 4]
-        return cells
-
-
-def _remember(points: list[tuple[int, float]], point: tuple[int, float]) -> None:
-    if points and points[-1][0] == point[0]:
-        points.pop()
-    points.append(point)
-    if len(points) > _REMEMBERED:
-        del points[1:-1:2]  # the line keeps its ends and its course
-
-
 def _blocks(p: Progress) -> list[list[tuple[str, str, str]]]:
     """The figures in three blocks of rows: (what, how much, its style)."""
+    rates = [
+        ("train win rate", _or_none(p.train_win_rate, _percent), f"bold {TRAIN}"),
+        ("test win rate", _or_none(p.test_win_rate, _percent), f"bold {TEST}"),
+        ("best test", _or_none(p.best_test_win_rate, _percent), "bold"),
+    ]
+    returns = [
+        ("train return", _or_none(p.train_return, "{:.2f}".format), "bold"),
+        ("test return", _or_none(p.test_return, "{:.2f}".format), "bold"),
+    ]
+    if p.has_returns_alone:
+        rates = []
+        returns.append(("best test", _or_none(p.best_test_return, "{:.2f}".format), "bold"))
     return [
-        [
-            ("train win rate", _or_none(p.train_win_rate, _percent), f"bold {_TRAIN}"),
-            ("test win rate", _or_none(p.test_win_rate, _percent), f"bold {_TEST}"),
-            ("best test", _or_none(p.best_test_win_rate, _percent), "bold"),
-            ("train return", _or_none(p.train_return, "{:.2f}".format), "bold"),
-            ("test return", _or_none(p.test_return, "{:.2f}".format), "bold"),
-        ],
+        [*rates, *returns],
         [
             ("updates", f"{p.updates:,}", "bold"),
             ("updates/s", _rate(p.updates_per_s), "bold"),
@@ -354,6 +289,8 @@ def _block(rows: Sequence[tuple[str, str, str]]) -> Table:
 def _ending(p: Progress, title: str, summary: Sequence[str], curve: Path | None) -> Text:
     average = p.env_steps / p.elapsed_s if p.elapsed_s > 0 else 0.0
     best = "" if p.best_test_win_rate is None else f" (the best test: {_percent(p.best_test_win_rate)})"
+    if p.has_returns_alone and p.best_test_return is not None:
+        best = f" (the best test: {p.best_test_return:.2f})"
     rows = {
         "env steps": f"{p.env_steps:,} of {p.goal_steps:,}, {_rate(average)}/s on average",
         "episodes": f"{p.episodes:,}",
@@ -371,9 +308,12 @@ def _ending(p: Progress, title: str, summary: Sequence[str], curve: Path | None)
 
 
 def _result(win_rate: float | None, episode_return: float | None, more: str = "") -> str:
-    if win_rate is None:
-        return ""
-    return f"{_percent(win_rate)} won" + ("" if episode_return is None else f", return {episode_return:.2f}") + more
+    figures = (
+        "" if win_rate is None else f"{_percent(win_rate)} won",
+        "" if episode_return is None else f"return {episode_return:.2f}",
+    )
+    text = ", ".join(filter(None, figures))
+    return text and text + more
 
 
 def _edges(left: RenderableType, right: Text | None = None) -> Table:

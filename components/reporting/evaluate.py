@@ -46,9 +46,11 @@ def _evaluate(run: RunDirectory, which: str | None, episodes: int, seed: int, ji
     env, policy, path, env_steps = load_policy(run, which, min(episodes, 64), seed=seed, start_jitter=jitter)
     played = play(env, policy, episodes, np.random.default_rng(seed))
     env.close()
+    won = int(played.won.sum())
+    rate = f"win rate    {win_rate_text(won, episodes)}\n" if env.spec.can_be_won or won else ""
     return (
         f"checkpoint  {path} ({env_steps:,} environment steps)\n"
-        f"win rate    {win_rate_text(int(played.won.sum()), episodes)}\n"
+        f"{rate}"
         f"return      {played.returns.mean():.2f} (sd {played.returns.std():.2f})\n"
         f"length      {played.lengths.mean():.1f} steps"
     )

@@ -20,7 +20,7 @@ class Progress:
     env_steps_per_s: float
     updates_per_s: float
     train_win_rate: float | None
-    """Of the last hundred training episodes."""
+    """Of the last hundred training episodes. Win rates are None where episodes cannot be won."""
     train_return: float | None
     tests: int
     """Greedy tests made so far."""
@@ -28,6 +28,7 @@ class Progress:
     """Of the last greedy test."""
     test_return: float | None
     best_test_win_rate: float | None
+    best_test_return: float | None
     loss: float | None
     epsilon: float | None
     params_lag: int | None
@@ -45,6 +46,11 @@ class Progress:
     """Worker processes started again after they died."""
     sync: Mapping[str, float] = field(default_factory=dict)
     """Figures of how workers load parameters, by name."""
+
+    @property
+    def has_returns_alone(self) -> bool:
+        """True once there are returns, of episodes that cannot be won."""
+        return (self.train_win_rate, self.test_win_rate) == (None, None) != (self.train_return, self.test_return)
 
 
 LAGS = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")

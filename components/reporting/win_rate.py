@@ -1,4 +1,4 @@
-"""Win rates of greedy tests: from which test on a run has solved its scenario, and how exact a measured win rate is."""
+"""Results of greedy tests: from which test on a run has solved its scenario, and how exact a measured win rate is."""
 
 from collections.abc import Sequence
 
@@ -13,16 +13,20 @@ _Z = 1.959964
 """Quantile of the normal distribution with 2.5 % above it."""
 
 
-def solved_at(win_rates: Sequence[float]) -> int | None:
-    """Return the index of the first test from which every `WINDOW` tests in succession average at least `SOLVED`.
+def solved_at(results: Sequence[float], least: float = SOLVED) -> int | None:
+    """Return the index of the first test from which every `WINDOW` tests in succession average at least `least`.
 
     None if there is no such test: the last window is below, or there are fewer than `WINDOW` tests. A run that falls
     below later was not solved before.
+
+    Args:
+        results: win rates, or returns of an environment that has no winner.
+        least: the mean at which the scenario counts as solved.
     """
-    if len(win_rates) < WINDOW:
+    if len(results) < WINDOW:
         return None
-    means = sliding_window_view(np.asarray(win_rates, np.float64), WINDOW).mean(axis=1)
-    below = np.flatnonzero(means < SOLVED - 1e-9)  # 0.9 has no exact sum
+    means = sliding_window_view(np.asarray(results, np.float64), WINDOW).mean(axis=1)
+    below = np.flatnonzero(means < least - 1e-9)  # 0.9 has no exact sum
     first = int(below[-1]) + 1 if len(below) else 0
     return first if first < len(means) else None
 

@@ -14,7 +14,7 @@ from orchestra.clock import RealClock
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_list import ListedRun, listed, runs_in
 
-STEPS, GOAL, EVALUATION = "env_steps", "goal_steps", "test_win_rate"
+STEPS, GOAL, EVALUATION, RETURN = "env_steps", "goal_steps", "test_win_rate", "test_return"
 """Fields of the last record of a run that are shown."""
 _STYLES = {"running": "bold green", "done": "green", "failed": "bold red", "killed": "red"}
 _PIPED_COLUMNS = 160
@@ -61,7 +61,7 @@ def print_table(runs: Sequence[ListedRun]) -> None:
             Text(str(run.run.path)),
             Text(run.state, style=_STYLES.get(run.state, "yellow")),
             _steps(run),
-            _share(run),
+            _evaluation(run),
             age(run.age_s),
             decimal(run.nbytes),
         )
@@ -88,9 +88,11 @@ def _steps(run: ListedRun) -> str:
     return f"{steps:,}/{goal:,}" if isinstance(goal, int) else f"{steps:,}"
 
 
-def _share(run: ListedRun) -> str:
-    share = run.last_record.get(EVALUATION)
-    return f"{share:.0%}" if isinstance(share, int | float) else "-"
+def _evaluation(run: ListedRun) -> str:
+    share, mean_return = run.last_record.get(EVALUATION), run.last_record.get(RETURN)
+    if isinstance(share, int | float):
+        return f"{share:.0%}"
+    return f"return {mean_return:.1f}" if isinstance(mean_return, int | float) else "-"
 
 
 def _as_json(run: ListedRun) -> dict[str, object]:
@@ -101,6 +103,7 @@ def _as_json(run: ListedRun) -> dict[str, object]:
         "steps": run.last_record.get(STEPS),
         "goal_steps": run.last_record.get(GOAL),
         "evaluation": run.last_record.get(EVALUATION),
+        "evaluation_return": run.last_record.get(RETURN),
         "age_s": run.age_s,
         "bytes": run.nbytes,
         "resume": run.run.resume_command,

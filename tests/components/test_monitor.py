@@ -141,16 +141,18 @@ def test_an_unencrypted_run_is_shown_as_such_in_every_line_and_at_its_end(run, s
     assert "unencrypted" not in shown[False].getvalue()
 
 
-def told(run, stage, kept: RunDirectory, *results: EvaluationResultMsg) -> tuple[dict[str, Any], str]:
+def told(
+    run, stage, kept: RunDirectory, *results: EvaluationResultMsg, train_win_rate: float = 0.25, **options: Any
+) -> tuple[dict[str, Any], str]:
     """The summary and the display of a run with these results, each half a minute and as many steps after the last."""
     shown = io.StringIO()
 
     async def main() -> None:
         async with stage(run_directory=kept.path) as scene:
-            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=shown)
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=shown, **options)
             await scene.settle()
             for message in results:
-                await monitor.tell(progress(message.env_steps))
+                await monitor.tell(progress(message.env_steps, train_win_rate=train_win_rate))
                 scene.clock.advance(30.0)
                 await monitor.tell(message)
                 await scene.settle()
@@ -189,6 +191,32 @@ def test_summary_and_display_give_the_final_win_rate_of_the_best_parameters_with
     assert (summary["tests"], summary["test_win_rate"], summary["best_test_win_rate"]) == (2, 0.5, 1.0)
     expected = "best         80.0% (95% interval 49.0% to 94.3%; 8 of 10 greedy episodes), return 9.00, parameters"
     assert expected in said
+
+
+def returned(env_steps: int, mean: float, *, final: bool = False) -> EvaluationResultMsg:
+    return result(env_steps, 0.0, 256, final=final).model_copy(update={"mean_return": mean})
+
+
+def test_an_environment_without_a_winner_is_solved_by_its_reward_threshold_and_has_no_win_rates(
+    run, stage, kept
+) -> None:
+    means = [10.0, 500.0, 400.0, 475.0, 500.0, 500.0, 500.0]  # the mean of the first five is below, of the next 475
+    results = [*(returned(100 * n, mean) for n, mean in enumerate(means)), returned(100, 490.0, final=True)]
+    options = {"train_win_rate": 0.0, "can_be_won": False, "reward_threshold": 475.0}
+    summary, said = told(run, stage, kept, *results, **options)
+    assert summary["solved"]["env_steps"] == 100
+    assert (summary["train_win_rate"], summary["test_win_rate"], summary["best_test_win_rate"]) == (None, None, None)
+    assert (summary["best_test_return"], summary["best"]["mean_return"]) == (500.0, 490.0)
+    assert (summary["best"]["win_rate"], summary["best"]["win_rate_interval"]) == (None, None)
+    assert "from there every 5 tests returned 475 on average" in said
+    assert "best         return 490.00 on average of 256 greedy episodes, parameters of step 100" in said
+    assert "won" not in said
+
+
+def test_win_rates_appear_with_the_first_win_of_an_environment_that_may_have_none(run, stage, kept) -> None:
+    results = [returned(100, 1.0), result(200, 0.5)]
+    summary, _ = told(run, stage, kept, *results, train_win_rate=0.0, can_be_won=False)
+    assert (summary["test_win_rate"], summary["best_test_win_rate"]) == (0.5, 0.5)
 
 
 def test_a_run_that_never_wins_is_not_solved_and_one_cut_short_did_not_reach_its_goal(run, stage, kept) -> None:

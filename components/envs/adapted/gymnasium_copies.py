@@ -42,7 +42,7 @@ class GymnasiumCopies(FieldEnv):
         env = self._envs[0]
         name = name_of(env)
         self._limit = limit_of(declared_limit(env), episode_limit, name)
-        self.spec, self._parts, self._does = agent_spec(name, env.observation_space, env.action_space, self._limit)
+        self.spec, self._parts, self._does = agent_spec(env, env.observation_space, env.action_space, self._limit)
         self._seeds: list[int | None] = [seed_of(seed, b) for b in range(n_envs)]
         self._has_state = "state" in dict(self.spec.schema.fields)
         self._allocate()
@@ -94,15 +94,17 @@ class GymnasiumCopies(FieldEnv):
             self.state[:] = self.obs[:, 0]
 
 
-def agent_spec(name: str, seen: Any, done: Any, limit: int) -> tuple[EnvSpec, tuple[Part, ...], Does]:
+def agent_spec(env: Any, seen: Any, done: Any, limit: int) -> tuple[EnvSpec, tuple[Part, ...], Does]:
     """Return the spec of an environment that is one agent with these spaces, what it sees, and what it does.
 
     Raises:
         UsageError: a space is not supported.
     """
+    name = name_of(env)
     parts, does = parts_of(seen, name), does_of(done, name)
     state_size = parts[0].field.shape[0] if is_flat(parts) else 0
-    return spec_of(name, 1, limit, parts, does, state_size), parts, does
+    threshold = None if env.spec is None else env.spec.reward_threshold
+    return spec_of(name, 1, limit, parts, does, state_size, reward_threshold=threshold), parts, does
 
 
 def name_of(env: Any) -> str:

@@ -39,7 +39,7 @@ class VectorCopies(FieldEnv):
         self._name = name_of(envs)
         limit = limit_of(_declared_limit(envs), episode_limit, self._name)
         seen, done = envs.single_observation_space, envs.single_action_space
-        self.spec, self._parts, self._does = agent_spec(self._name, seen, done, limit)
+        self.spec, self._parts, self._does = agent_spec(envs, seen, done, limit)
         self._seed: int | None = seed
         self._has_state = "state" in dict(self.spec.schema.fields)
         self._allocate()

@@ -156,7 +156,15 @@ def does_of(space: spaces.Space[Any], whose: str) -> Does:
 
 
 def spec_of(
-    name: str, n_agents: int, limit: int, parts: tuple[Part, ...], does: Does, state_size: int, more: Fields = ()
+    name: str,
+    n_agents: int,
+    limit: int,
+    parts: tuple[Part, ...],
+    does: Does,
+    state_size: int,
+    more: Fields = (),
+    *,
+    reward_threshold: float | None = None,
 ) -> EnvSpec:
     """Return the spec of an environment: that of a team with discrete actions if it has all of its fields alone.
 
@@ -168,11 +176,12 @@ def spec_of(
         does: what an agent does.
         state_size: entries of the state; 0 for none.
         more: further fields; `reward` is that of the team unless it is among them.
+        reward_threshold: mean return at which it counts as solved; None if there is none.
     """
     flat = parts[0].field.shape[0] if is_flat(parts) else 0
     sizes = (name, n_agents, does.n_actions, max(flat, 1), max(state_size, 1), limit)
     if flat and does.masked and state_size and not more:
-        return EnvSpec(*sizes)
+        return EnvSpec(*sizes, can_be_won=False, reward_threshold=reward_threshold)
     fields: list[tuple[str, FieldSpec]] = [(part.name, part.field) for part in parts]
     if state_size:
         fields.append(("state", FieldSpec((state_size,), "float32", "frame")))
@@ -181,7 +190,7 @@ def spec_of(
     fields.append(("actions", does.field))
     if "reward" not in dict(more):
         fields.append(("reward", FieldSpec((), "float32", finite=True)))
-    return EnvSpec(*sizes, fields=(*fields, *more))
+    return EnvSpec(*sizes, fields=(*fields, *more), can_be_won=False, reward_threshold=reward_threshold)
 
 
 def is_flat(parts: tuple[Part, ...]) -> bool:

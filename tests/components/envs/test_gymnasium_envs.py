@@ -448,3 +448,10 @@ def test_environments_in_processes_carry_all_declared_fields(env: str, arguments
             for b in np.flatnonzero(ended):
                 alone[b].reset()
     hosted.close()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"vectorization_mode": "sync"}])
+def test_an_environment_says_from_which_return_on_it_counts_as_solved(arguments: dict[str, Any]) -> None:
+    spec = named.factory_of("gymnasium:CartPole-v1", arguments)(1, seed=0).spec
+    assert (spec.can_be_won, spec.reward_threshold) == (False, 475.0)
+    assert named.factory_of("gymnasium:Pendulum-v1", {})(1, seed=0).spec.reward_threshold is None

@@ -83,6 +83,22 @@ def test_a_trial_is_solved_from_where_every_five_tests_win_nine_tenths(
     assert trial.solved_at(trial.env_steps) == steps
 
 
+def test_runs_that_cannot_be_won_are_compared_by_their_returns(tmp_path: Path, capsys) -> None:
+    runs = [played(tmp_path, 1, [0.0, 0.5]), played(tmp_path, 1, [0.0, 1.0], name="ppo_CartPole-v1")]
+    for record_file in (run / "metrics.jsonl" for run in runs[1:]):
+        lines = [json.loads(line) | {"test_win_rate": None} for line in record_file.read_text().splitlines()]
+        record_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    won, returned = table(grouped([read_trial(path) for path in runs]))
+    assert (won["win rate at the end"], won["return"], returned["return"]) == ("25.0%", "5.00", "10.00")
+    assert "win rate at the end" not in returned
+    output = tmp_path / "both.png"
+    assert command([*map(str, runs), "--output", str(output)]) == 0
+    notes = output.with_suffix(".md").read_text().splitlines()
+    assert notes[3].count(" | ") == notes[0].count(" | ")
+    assert command([str(runs[1]), "--output", str(output)]) == 0
+    capsys.readouterr()
+
+
 def test_runs_that_differ_in_their_seed_alone_are_one_group(tmp_path: Path) -> None:
     paths = [played(tmp_path, seed, [0.0, 1.0], td_lambda=0.8) for seed in (1, 2)]
     paths += [played(tmp_path, 1, [0.0, 1.0], td_lambda=0.0), played(tmp_path, 1, [0.0, 1.0], name="vdn_3m")]

@@ -30,6 +30,7 @@ START = Progress(
     test_win_rate=None,
     test_return=None,
     best_test_win_rate=None,
+    best_test_return=None,
     loss=None,
     epsilon=None,
     params_lag=None,
@@ -132,6 +133,13 @@ def test_a_run_without_figures_yet_says_so() -> None:
             assert [text.get_text() for text in axes.texts] == ["no figures yet"]
     for axes in panels(curve_figure(records(3))):
         assert list(axes.texts) == []
+
+
+def test_a_run_that_cannot_be_won_has_the_panel_of_returns_alone() -> None:
+    returns = [record | {"train_win_rate": None, "test_win_rate": None} for record in records(9)]
+    panel, minutes = curve_figure(returns).axes
+    assert (panel.get_ylabel(), minutes.get_xlabel()) == ("return of an episode", "minutes")
+    assert points(panel, "greedy test") == [(4000.0, 4.5), (8000.0, 8.5)]
 
 
 def test_a_line_torn_by_a_kill_is_left_out(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
+from components.reporting.chart import Results
 from components.reporting.display import (
     Display,
-    WinRates,
     clock_time,
     plain_line,
     remaining_s,
@@ -42,6 +42,7 @@ STARTING = Progress(
     test_win_rate=None,
     test_return=None,
     best_test_win_rate=None,
+    best_test_return=None,
     loss=None,
     epsilon=None,
     params_lag=None,
@@ -67,6 +68,7 @@ TRAINING = Progress(
     test_win_rate=0.5,
     test_return=12.5,
     best_test_win_rate=0.5625,
+    best_test_return=None,
     loss=0.01234,
     epsilon=0.4181,
     params_lag=3,
@@ -81,6 +83,17 @@ LINE = (
     "12:31  training  120,480/1,000,000 steps  8,120/s  episodes 2,008  train 43.0%  test 50.0% (best 56.2%)  "
     "return 11.20  updates 3,012 (12.3/s)  loss 0.01234  epsilon 0.42  lag 3  busiest learner/trajectories 1200  "
     "workers 4 (1 restarted)  left 01:48"
+)
+
+
+BALANCING = replace(
+    TRAINING,
+    train_win_rate=None,
+    test_win_rate=None,
+    best_test_win_rate=None,
+    train_return=43.5,
+    test_return=100.0,
+    best_test_return=180.25,
 )
 
 
@@ -138,16 +151,16 @@ def terminal_of_80_by_24(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def rates(*progresses: Progress) -> WinRates:
-    kept = WinRates()
+def rates(*progresses: Progress) -> Results:
+    kept = Results()
     for progress in progresses:
         kept.add(progress)
     return kept
 
 
-def lines_of(progress: Progress, chart: WinRates | None = None, *, width: int = 80, height: int = 23) -> list[str]:
+def lines_of(progress: Progress, chart: Results | None = None, *, width: int = 80, height: int = 23) -> list[str]:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(screen(progress, "qmix_8m, seed 1", chart or WinRates(), width, height))
+    console.print(screen(progress, "qmix_8m, seed 1", chart or Results(), width, height))
     return console.export_text().splitlines()
 
 
@@ -155,7 +168,7 @@ def without_codes(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
-def learning(count: int) -> WinRates:
+def learning(count: int) -> Results:
     """A run that goes from no win to nothing but wins."""
     return rates(
         *(
@@ -173,6 +186,33 @@ def test_a_plain_line_leaves_out_what_is_not_known_yet() -> None:
     assert plain_line(STARTING) == (
         "00:00  starting  0/1,000,000 steps  0.0/s  episodes 0  updates 0 (0.0/s)  workers 0"
     )
+
+
+def test_where_nothing_can_be_won_returns_are_shown_in_the_place_of_win_rates() -> None:
+    assert plain_line(BALANCING).startswith(
+        "12:31  training  120,480/1,000,000 steps  8,120/s  episodes 2,008  return 43.50  test 100.00 (best 180.25)  "
+    )
+    chart = rates(*(replace(BALANCING, env_steps=1_000 * i, train_return=-50.0 + 100 * i) for i in range(4)))
+    shown = lines_of(BALANCING, chart)
+    assert not [line for line in shown if "win rate" in line]
+    assert any(line.startswith("test return") and "100.00" in line for line in shown)
+    assert any(line.startswith("best test") and "180.25" in line for line in shown)
+    labels = [line.partition("│")[0].strip() for line in shown if "│" in line]
+    assert [label for label in labels if label] == ["250", "100", "-50"]
+    (legend,) = (line for line in shown if "greedy test" in line)
+    assert legend.startswith("return ")
+
+
+def test_the_chart_begins_anew_when_the_first_episode_is_won() -> None:
+    chart = rates(BALANCING, replace(BALANCING, env_steps=130_000, train_win_rate=0.25, test_win_rate=0.5))
+    assert (chart.train, chart.bounds) == ([(130_000, 0.25)], (0.0, 1.0))
+
+
+def test_a_summary_without_win_rates_has_the_returns() -> None:
+    file = io.StringIO()
+    Display(file).finish(BALANCING)
+    assert "training     return 43.50\n" in file.getvalue()
+    assert "greedy test  return 100.00 (the best test: 180.25)\n" in file.getvalue()
 
 
 def test_a_file_gets_a_line_at_most_every_so_many_seconds() -> None:
@@ -318,7 +358,8 @@ from components.reporting.progress import Progress
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 kinds = Progress.__annotations__.items()
-progress = Progress(**{name: None if "None" in str(kind) else 1 for name, kind in kinds} | {"state": "training"})
+known = {"state": "training", "sync": {}}
+progress = Progress(**{name: None if "None" in str(kind) else 1 for name, kind in kinds} | known)
 with contextlib.closing(Display(sys.stdout)) as display:
     display.show(progress)
     print("up", flush=True)

@@ -170,7 +170,8 @@ def test_a_config_that_lacks_something_is_named(run: RunDirectory) -> None:
 
 def test_an_experiment_that_is_gone_is_named(tmp_path: Path) -> None:
     experiment = tmp_path / "mine.py"
-    experiment.write_text(EXPERIMENT.read_text())
+    text = EXPERIMENT.with_name("train.py").read_text()
+    experiment.write_text(text)
     run = kept(tmp_path, experiment)
     saved(run.checkpoints / "best.pt")
     experiment.unlink()

@@ -34,6 +34,7 @@ PROGRESS = Progress(
     test_win_rate=None,
     test_return=None,
     best_test_win_rate=None,
+    best_test_return=None,
     loss=0.125,
     epsilon=0.5,
     params_lag=3,

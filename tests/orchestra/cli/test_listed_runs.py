@@ -95,6 +95,7 @@ def test_ls_shows_every_run_as_it_stands(dead_pid: int, capsys: pytest.CaptureFi
         "steps": 1500,
         "goal_steps": 2000,
         "evaluation": 0.25,
+        "evaluation_return": None,
         "resume": "orchestra run --resume runs/coma_3m/stopped",
     }
 
