@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.limiter import SampleToInsertRatio
+from components.rounds import Rounds
 from components.schedule import Interval
 from components.sync_counters import SyncCounters
 from messages import InsertTransitionMsg, LoadParamsMsg, ProgressMsg
@@ -27,7 +28,7 @@ class RunCounters:
     """Counts steps, episodes, batches and gradient steps, and keeps the results of the last episodes.
 
     Args:
-        limiter: counts segments, such as whole episodes, as inserts and batches as samples.
+        limiter: counts segments, such as whole episodes, as inserts and batches as samples; or the rounds.
         eval_interval: environment steps between two evaluations. The first is due at once.
         checkpoint_interval: environment steps between two checkpoints.
         drop_stale: the largest policy lag of a segment's steps with which it is inserted; None to insert all.
@@ -35,7 +36,7 @@ class RunCounters:
 
     def __init__(
         self,
-        limiter: SampleToInsertRatio,
+        limiter: SampleToInsertRatio | Rounds,
         eval_interval: int,
         checkpoint_interval: int,
         *,
@@ -76,16 +77,32 @@ class RunCounters:
             per_environment: batches of the error buffer for each; None to keep the limiter's own.
             environments: that play at present.
         """
-        if per_environment is not None and environments:
+        if per_environment is not None and environments and isinstance(self.limiter, SampleToInsertRatio):
             self.limiter.set_error_buffer(max(per_environment * environments, LEAST_BUFFER))
 
-    def request_batch(self, most_in_flight: int) -> int | None:
-        """Count one more requested batch and return its number; None if the limiter or `most_in_flight` forbids it."""
-        if self.in_flight >= most_in_flight or not self.limiter.may_sample():
+    def request_batch(self, most_in_flight: int, batch_size: int) -> tuple[int, int] | None:
+        """Count one more requested batch and return its number and its segments; None if there is none to request.
+
+        Args:
+            most_in_flight: as the limiter may forbid it, so do so many. Rounds have a limit of their own.
+            batch_size: segments of a batch; that of a round has all of its segments.
+        """
+        if isinstance(self.limiter, Rounds):
+            batch_size = self.limiter.end()
+            if not batch_size:
+                return None
+        elif self.in_flight >= most_in_flight or not self.limiter.may_sample():
             return None
-        self.limiter.sample()
+        else:
+            self.limiter.sample()
         self.requested += 1
-        return self.requested
+        return self.requested, batch_size
+
+    def insertable(self, environments: int) -> int | None:
+        """Return how many segments, or steps of a round, may come from these environments; None for any number."""
+        if isinstance(self.limiter, Rounds):
+            return self.limiter.allowance(environments, self.in_flight)
+        return self.limiter.insertable()
 
     def count(self, msg: InsertTransitionMsg, newest: LoadParamsMsg | None) -> InsertTransitionMsg | None:
         """Count the segments of `msg`, and return those to insert; None if all of them are stale.
@@ -111,7 +128,9 @@ class RunCounters:
             self._lag = lag = int(lags.max())
             self._lags += np.bincount(np.searchsorted(LAGS, lags, side="right") - 1, minlength=len(LAGS))
             fresh = self._without_stale(msg.model_copy(update={"newest_version": newest.version}), lags)
-        if fresh is not None:
+        if isinstance(self.limiter, Rounds):
+            self.limiter.insert(msg.steps, 0 if fresh is None else fresh.segments)
+        elif fresh is not None:
             self.limiter.insert(fresh.segments)
         node = (msg.source or msg.sender).partition("/")[0]
         self._played[node] = (self._played.get(node, (0, None))[0] + msg.steps, lag)
@@ -179,7 +198,7 @@ class RunCounters:
             "sync": self.sync.values(),
             "next_evaluation": self.evaluation_due.next,
             "next_checkpoint": self.checkpoint_due.next,
-            "limiter": [self.limiter.inserted, self.limiter.sampled, self.limiter.deleted],
+            "limiter": self.limiter.counts,
         }
 
     def load(self, values: State) -> None:
@@ -194,4 +213,4 @@ class RunCounters:
         self.metrics = tuple((name, value) for name, value in values["metrics"])
         self.sync.load(values["sync"])
         self.evaluation_due.next, self.checkpoint_due.next = values["next_evaluation"], values["next_checkpoint"]
-        self.limiter.inserted, self.limiter.sampled, self.limiter.deleted = values["limiter"]
+        self.limiter.counts = values["limiter"]

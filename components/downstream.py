@@ -1,10 +1,10 @@
 """The actors that have joined the Orchestrator or a proxy, and the episodes that each of them may still send."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from messages import ClaimRoleMsg, CollectMsg
+from messages import ClaimRoleMsg, CollectMsg, InsertTransitionMsg
 from messages.control import PAUSE
 from orchestra import MailboxFull, Message, Ref, State, Unreachable
 
@@ -56,9 +56,11 @@ class Downstream:
     leaves returns its credits. Those that have fewer get the next ones first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: Literal["segments", "steps"] = "segments") -> None:
         self.members: dict[str, Member] = {}
         """Members by address."""
+        self.unit = unit
+        """What credits count."""
 
     @property
     def refs(self) -> dict[str, Ref[Any]]:
@@ -91,6 +93,10 @@ class Downstream:
         """Remove the actor at `address`; return whether it had joined."""
         return self.members.pop(address, None) is not None
 
+    def counted(self, msg: InsertTransitionMsg) -> int:
+        """Return how many credits the experience of `msg` uses up."""
+        return msg.steps if self.unit == "steps" else msg.segments
+
     def receive(self, address: str, episodes: int) -> None:
         """Count `episodes` from the actor at `address`. One that is gone has no credits to use."""
         if (member := self.members.get(address)) is not None:
@@ -106,8 +112,8 @@ class Downstream:
     async def grant(self, allowance: int | None) -> None:
         """Have the members collect, and grant them `allowance` credits in all, in proportion to their environments.
 
-        The share of a member is at most `MOST_AHEAD` for each environment. A member that has credits is told only of a
-        quarter of its share or more.
+        The share of a member is at most `MOST_AHEAD` episodes for each environment. A member that has credits
+        is told only of a quarter of its share or more.
 
         Args:
             allowance: episodes that may be received beyond those received so far; None for any number.
@@ -120,13 +126,17 @@ class Downstream:
             if allowance is None:
                 member.credit = None
             else:
-                share = min(-(-allowance * member.environments // environments), MOST_AHEAD * member.environments)
+                share = -(-allowance * member.environments // environments)
+                if self.unit == "segments":
+                    share = min(share, MOST_AHEAD * member.environments)
                 more = min(share - (before or 0), free)
                 if more > 0 and (not before or 4 * more >= share):
                     member.credit = (before or 0) + more
                     free -= more
             if member.credit != before:
-                await send_downstream(member.ref, CollectMsg(episodes=member.credit, received=member.received))
+                await send_downstream(
+                    member.ref, CollectMsg(episodes=member.credit, received=member.received, unit=self.unit)
+                )
 
     async def pause(self) -> None:
         """Have all members pause, without credits."""
@@ -139,11 +149,12 @@ class Downstream:
             for message in messages:
                 await send_downstream(member.ref, message)
 
-    def state(self) -> list[State]:
-        """Return the members, as plain values and refs."""
-        return [dict(vars(member)) for member in self.members.values()]
+    def state(self) -> State:
+        """Return the members, as plain values and refs, and the unit."""
+        return {"members": [dict(vars(member)) for member in self.members.values()], "unit": self.unit}
 
-    def load(self, state: list[State]) -> None:
-        """Continue with the members of other actors' `state`."""
-        members = [Member(**each) for each in state]
+    def load(self, state: State) -> None:
+        """Continue with the members and the unit of other actors' `state`."""
+        members = [Member(**each) for each in state["members"]]
+        self.unit = state["unit"]
         self.members = {member.ref.address: member for member in members}

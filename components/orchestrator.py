@@ -9,6 +9,7 @@ from components.counters import Phase, RunCounters
 from components.downstream import Downstream, rejected
 from components.published import PassesParameters, Published, SyncMessages
 from components.replay_buffers.limiter import SampleToInsertRatio
+from components.rounds import Rounds
 from components.run_checkpoint import RunCheckpoint, ask_to_save
 from components.run_evaluations import RunEvaluations
 from components.save_point import SavePoint
@@ -95,7 +96,7 @@ class Orchestrator(
     Args:
         trajectories: the TrajectoryManager.
         monitor: shows and keeps progress.
-        limiter: ratio of batches to episodes.
+        limiter: ratio of batches to episodes; or the rounds of on-policy learning, whose batches have all they bring.
         buffer_per_environment: batches of the limiter's error buffer for each environment that plays, at least
             `LEAST_BUFFER` in all; None to keep the limiter's own, however many environments there are.
         batch_size: episodes of a batch.
@@ -117,7 +118,7 @@ class Orchestrator(
 
     trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | SaveCheckpointMsg]
     monitor: Ref[ProgressMsg | PlayedMsg | EvaluationResultMsg | SaveCheckpointMsg]
-    limiter: SampleToInsertRatio
+    limiter: SampleToInsertRatio | Rounds
     batch_size: int
     goal_steps: int
     buffer_per_environment: float | None = None
@@ -137,7 +138,7 @@ class Orchestrator(
                 f"begin at {self.batch_size} or later"
             )
         self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
-        self._downstream = Downstream()
+        self._downstream = Downstream("steps" if isinstance(self.limiter, Rounds) else "segments")
         intervals = (self.eval_interval, self.checkpoint_interval)
         self._counters = RunCounters(self.limiter, *intervals, drop_stale=self.drop_stale)
         self._published = Published(self._downstream, pulls=self.sync.pulls, counters=self._counters.sync)
@@ -249,7 +250,7 @@ class Orchestrator(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        self._downstream.receive(msg.sender, msg.segments)
+        self._downstream.receive(msg.sender, self._downstream.counted(msg))
         if (fresh := self._counters.count(msg, self._published.params)) is not None:
             await self.trajectories.tell(fresh)
         await self._drive()
@@ -298,10 +299,10 @@ class Orchestrator(
         """Request the batches that may be requested now, and grant credits for the episodes that may be inserted."""
         if self._finishing or self._interrupted or self._paused:
             return
-        while self._trainer is not None and (number := self._counters.request_batch(self.batches_in_flight)):
-            request = SampleBatchMsg(number=number, batch_size=self.batch_size, trainer=self._trainer)
-            await self.trajectories.tell(request)
-        await self._downstream.grant(self.limiter.insertable())
+        most = (self.batches_in_flight, self.batch_size)
+        while self._trainer is not None and (due := self._counters.request_batch(*most)):
+            await self.trajectories.tell(SampleBatchMsg(number=due[0], batch_size=due[1], trainer=self._trainer))
+        await self._downstream.grant(self._counters.insertable(self._downstream.environments))
 
     async def _evaluate(self, *, final: bool = False) -> bool:
         """Request an evaluation of the newest parameters, or the final one of the best; False if there are none."""

@@ -4,7 +4,7 @@ Shapes: B copies, T steps of an episode (the limit at most), A agents; E finishe
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,6 +14,7 @@ from components.experience import ExperienceSchema, FieldSpec
 from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
 from components.row_memory import RowMemory
+from components.segments import Ended, joined, played
 from messages import InsertTransitionMsg
 from orchestra import Arrays, freeze
 
@@ -149,7 +150,7 @@ class Rollout:
         self._copies = ActingCopies(env, policy, rng)
         self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the segments under way
         self._spare = list(range(env.n_envs, 2 * env.n_envs))
-        self._ended: list[_Ended] = []
+        self._ended: list[Ended] = []
         self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the segments under way
         self._first = np.zeros(env.n_envs, np.int32)  # (B,): steps of the episode before the segment
         self._return_before = np.zeros(env.n_envs, np.float64)  # (B,)
@@ -183,11 +184,14 @@ class Rollout:
         """Close the environment."""
         self._env.close()
 
-    def collect(self, steps: int, epsilon: float, most: int | None = None) -> InsertTransitionMsg | None:
+    def collect(
+        self, steps: int, epsilon: float, most: int | None = None, unit: Literal["segments", "steps"] = "segments"
+    ) -> InsertTransitionMsg | None:
         """Make B times `steps` steps; return the segments that ended, if any did.
 
         In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while, or with
-        the step in which the `most`-th segment ends; None for any number.
+        the step in which the `most`-th segment ends; None for any number. Where `most` counts steps, so do those of
+        earlier turns whose segment has not ended, and all segments end with the last, but of copies that make a step.
         """
         if not self._begun:
             self._copies.begin(ALL)
@@ -201,10 +205,13 @@ class Rollout:
                 parts.append(part)
             if not made and not self._copies.any_ready():
                 break
-            if most is not None:
-                ended = sum(len(each.rows) for each in self._ended) + sum(each.segments for each in parts)
-                if ended >= most:
-                    break
+            if most is not None and self._made(parts, unit) >= most:
+                if unit == "steps":
+                    over = np.zeros(self._env.n_envs, np.bool_)
+                    over[self._copies.ready] = self._t[self._copies.ready] > 0
+                    more = self._end(np.zeros_like(over), over, epsilon) if over.any() else None
+                    parts += [] if more is None else [more]
+                break
         if self._ended:
             parts.append(self._cut(epsilon))
         return InsertTransitionMsg.concatenated(parts) if parts else None
@@ -218,7 +225,7 @@ class Rollout:
         if game is None:
             return None
         own = {name: array.copy() for name, array in self._changing().items()}
-        own |= {f"memory/{name}": _joined(memory, self._rows, self._t) for name, memory in self._by_time().items()}
+        own |= {f"memory/{name}": joined(memory, self._rows, self._t) for name, memory in self._by_time().items()}
         own |= {f"memory/{name}": self._memory[name][self._rows] for name in self.schema.segments}
         own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
@@ -232,7 +239,7 @@ class Rollout:
         n_envs, by_time = len(self._t), self._by_time()
         expected = {name: (mine.shape, mine.dtype) for name, mine in self._changing().items()}
         expected |= {
-            f"memory/{name}": ((int(_played(mine, state["t"]).sum()), *mine.shape[2:]), mine.dtype)
+            f"memory/{name}": ((int(played(mine, state["t"]).sum()), *mine.shape[2:]), mine.dtype)
             for name, mine in by_time.items()
         }
         for name in self.schema.segments:
@@ -246,7 +253,7 @@ class Rollout:
             mine[...] = state[name]
         self._rows, self._spare = np.arange(n_envs), list(range(n_envs, 2 * n_envs))
         for name, memory in by_time.items():
-            memory[:n_envs][_played(memory, self._t)] = state[f"memory/{name}"]
+            memory[:n_envs][played(memory, self._t)] = state[f"memory/{name}"]
         for name in self.schema.segments:
             self._memory[name][:n_envs] = state[f"memory/{name}"]
         self._begun = bool(state["begun"])
@@ -315,7 +322,7 @@ class Rollout:
         part = self._cut(epsilon) if len(ended) > len(self._spare) else None
         finished = done[ended]
         self._ended.append(
-            _Ended(
+            Ended(
                 rows[ended],
                 t[ended],
                 env.terminated[ended] & finished,
@@ -338,6 +345,13 @@ class Rollout:
             self._begin_episodes(done)
             self._copies.begin(ended[finished])
         return part
+
+    def _made(self, parts: list[InsertTransitionMsg], unit: Literal["segments", "steps"]) -> int:
+        """Return how many segments have ended in this turn, or how many steps they and those under way have."""
+        if unit == "segments":
+            return sum(len(each.rows) for each in self._ended) + sum(each.segments for each in parts)
+        ended = sum(int(each.lengths.sum()) for each in self._ended) + sum(each.steps for each in parts)
+        return ended + int(self._t.sum())
 
     def _begin_episodes(self, copies: NDArray[np.bool_]) -> None:
         """Begin to count new episodes in these copies (B,)."""
@@ -377,7 +391,7 @@ class Rollout:
         self._spare += rows.tolist()
 
         def per(names: Iterable[str], more: int) -> Arrays:
-            return Arrays({name: freeze(_joined(self._memory[name], rows, lengths + more)) for name in names})
+            return Arrays({name: freeze(joined(self._memory[name], rows, lengths + more)) for name in names})
 
         per_segment = {name: self._memory[name][rows] for name in self.schema.segments}
         if "epsilon" in per_segment:
@@ -390,7 +404,7 @@ class Rollout:
             terminated=freeze(terminated),
             truncated=freeze(truncated),
             won=freeze(won),
-            versions=freeze(_joined(self._versions, rows, lengths)),
+            versions=freeze(joined(self._versions, rows, lengths)),
             episode=freeze(episode),
             first=freeze(first),
             return_before=freeze(return_before),
@@ -423,27 +437,3 @@ def segment_schema(
     """
     schema = spec.schema.having(fields)
     return schema if segment_length is None else schema.limited(min(segment_length, schema.limit))
-
-
-class _Ended(NamedTuple):
-    """Segments that ended in one step."""
-
-    rows: NDArray[np.int64]  # (E,): of the memories
-    lengths: NDArray[np.int64]  # (E,): steps
-    terminated: NDArray[np.bool_]  # (E,)
-    truncated: NDArray[np.bool_]  # (E,)
-    won: NDArray[np.bool_]  # (E,)
-    episode: NDArray[np.int64]  # (E,)
-    first: NDArray[np.int32]  # (E,)
-    return_before: NDArray[np.float64]  # (E,)
-
-
-def _joined(memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the first `counts` (E,) frames in each of the `rows` (E,) of a memory, back to back."""
-    return np.concatenate([memory[row, :count] for row, count in zip(rows.tolist(), counts.tolist(), strict=True)])
-
-
-def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which frames of a memory (B, frames, …) are written after `t` (B,) steps, as (B, frames)."""
-    played: NDArray[np.bool_] = np.arange(memory.shape[1]) < t[:, None]
-    return played

@@ -53,7 +53,7 @@ class Worker(
     """Collects experience while it is told to, has parameters, and has credits for the episodes.
 
     It stops after the step in which it has used its last credit. All episodes that end in this step are sent, at most
-    one for each of its environments.
+    one for each of its environments. Where credits are for steps, all segments end with the last.
 
     Where its upstream is lost, it joins the successor, and its episodes under way go on. It fails after `PATIENCE_S`
     without one.
@@ -170,10 +170,11 @@ class Worker(
         credit = self._collecting.credit(self._sent)
         if credit == 0 or not self._sync.ready:  # paused since; or an earlier incarnation sent it
             return
-        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit)
+        unit = self._collecting.unit
+        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, unit)
         collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
         if collected is not None:
-            self._sent += collected.segments
+            self._sent += collected.steps if unit == "steps" else collected.segments
             await self._report_decisions()
             if not await self._tell_upstream(collected.model_copy(update={"sender": self.me.address})):
                 return

@@ -144,8 +144,8 @@ class WorkerProxy(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        self._workers.receive(msg.sender, msg.segments)
-        self._sent += msg.segments
+        self._workers.receive(msg.sender, self._workers.counted(msg))
+        self._sent += self._workers.counted(msg)
         if self._shard is not None:
             await self._shard.tell(msg)
             msg = msg.summary()
@@ -162,6 +162,8 @@ class WorkerProxy(
     async def set_collecting(self, msg: CollectMsg) -> None:
         if msg == PAUSE:
             await self._workers.pause()
+        else:
+            self._workers.unit = msg.unit
         if self._workers.environments:  # else the credits are on their way back
             self._collecting = msg
             await self._grant()

@@ -42,7 +42,7 @@ class WorkerCountMsg(Message):
 class CollectMsg(Message):
     """Collect experience for so many episodes, or pause; sent downstream.
 
-    Episodes are counted from the recipient's last `JoinMsg` on.
+    Episodes, or other segments, or steps are counted from the recipient's last `JoinMsg` on.
     """
 
     lane: ClassVar[Lane] = Lane.LATEST
@@ -51,6 +51,9 @@ class CollectMsg(Message):
     """Episodes that the recipient may send beyond those `received`: its credit. None for any number, 0 to pause."""
     received: int
     """Episodes that the sender has received from the recipient."""
+    unit: Literal["segments", "steps"] = "segments"
+    """What is counted. With steps, a credit is used up by exactly so many of environments in lock-step, and all
+    segments end with it; other environments may make a few more."""
 
     def credit(self, sent: int) -> int | None:
         """Return how many more episodes a recipient may send that has sent `sent`; None for any number."""

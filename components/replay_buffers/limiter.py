@@ -116,6 +116,15 @@ class SampleToInsertRatio(Checkpointed):
         return cls(1.0, 1, (0.0, float(size)))
 
     @property
+    def counts(self) -> list[int]:
+        """The counts of items inserted, sampled and deleted."""
+        return [self.inserted, self.sampled, self.deleted]
+
+    @counts.setter
+    def counts(self, counts: list[int]) -> None:
+        self.inserted, self.sampled, self.deleted = counts
+
+    @property
     def diff(self) -> float:
         """Samples that are due for the items inserted so far."""
         return self.inserted * self.samples_per_insert - self.sampled

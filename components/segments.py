@@ -1,0 +1,33 @@
+"""Segments in the memories of a rollout: what is known of those that ended, and the frames of each.
+
+Letters in shapes: B copies, E segments.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Ended(NamedTuple):
+    """Segments that ended in one step."""
+
+    rows: NDArray[np.int64]  # (E,): of the memories
+    lengths: NDArray[np.int64]  # (E,): steps
+    terminated: NDArray[np.bool_]  # (E,)
+    truncated: NDArray[np.bool_]  # (E,)
+    won: NDArray[np.bool_]  # (E,)
+    episode: NDArray[np.int64]  # (E,)
+    first: NDArray[np.int32]  # (E,)
+    return_before: NDArray[np.float64]  # (E,)
+
+
+def joined(memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the first `counts` (E,) frames in each of the `rows` (E,) of a memory, back to back."""
+    return np.concatenate([memory[row, :count] for row, count in zip(rows.tolist(), counts.tolist(), strict=True)])
+
+
+def played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which frames of a memory (B, frames, …) are written after `t` (B,) steps, as (B, frames)."""
+    is_played: NDArray[np.bool_] = np.arange(memory.shape[1]) < t[:, None]
+    return is_played
