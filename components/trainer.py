@@ -117,10 +117,11 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             metrics["stale_segments"] = float(self._stale)
         if self.checks_log_prob:
             metrics["checked_segments"] = float(self._checked)
-        await self.to.tell(TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(metrics.items()))))
         if msg.number % self.publish_interval == 0 and learned is not None:
             self._version += 1
             await self._publish(batch)
+        # Behind the parameters: what it lets workers play is of the new version.
+        await self.to.tell(TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(metrics.items()))))
 
     def _fresh(self, batch: EpisodeBatch) -> NDArray[np.bool_]:
         """Return which segments (E,) are new enough to learn from, and count the others.

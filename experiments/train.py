@@ -35,6 +35,7 @@ from components.replay_buffers import (
     SampleToInsertRatio,
 )
 from components.rollout import EnvFactory
+from components.rounds import Rounds
 from components.synchronization import rule_of_flags
 from components.trajectory_manager import ReplayBuffer
 from orchestra import Chosen, Hosts, HostShape, OptionsOf, Ref, Topology, UsageError
@@ -98,7 +99,9 @@ def experiment(
     steps: Annotated[int, Field(ge=1, description="environment steps of the run")] = 2_000_000,
     workers: Annotated[int | None, Field(ge=1, description="worker processes per host; or as its cores allow")] = None,
     min_workers: Annotated[int, Field(ge=1, description="workers below which the run fails")] = 1,
-    envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker")] = 64,
+    envs_per_worker: Annotated[
+        int | None, Field(ge=1, description="environments per worker; 64, those of --rollout-length 8")
+    ] = None,
     asynchronous: Annotated[bool, Field(description="environments in processes, acted on when they are ready")] = False,
     min_batch: Annotated[int, Field(ge=1, description="asynchronous: environments to wait for before acting")] = 1,
     max_wait: Annotated[float, Field(ge=0, description="asynchronous: seconds to wait, from the first ready")] = 0.002,
@@ -115,6 +118,12 @@ def experiment(
     segment_length: Annotated[
         int | None, Field(ge=1, description="steps after which workers send a part of an episode; or whole ones")
     ] = None,
+    rollout_length: Annotated[
+        int | None, Field(ge=1, description="steps of each environment for an update; PPO 128, MAPPO and IPPO 400")
+    ] = None,
+    overlap: Annotated[
+        bool, Field(description="with --rollout-length: play while the last steps are learned, one version behind")
+    ] = False,
     buffer_size: Annotated[int, Field(ge=1, description="capacity of the replay buffer in episodes")] = 5_000,
     learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
     updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.2,
@@ -161,7 +170,19 @@ def experiment(
     own_class = policies.class_of(algorithm)
     coma = algorithm == "coma"
     on_policy = coma or (own_class is not None and own_class.on_policy)
-    batch_size = batch_size or (16 if on_policy else 32)
+    if rollout_length is not None and (own_class is None or not own_class.on_policy):
+        raise UsageError(f"--rollout-length: {algorithm} does not learn in rounds of steps")
+    rollout_length = rollout_length or (own_class.rollout_length if own_class is not None else None)
+    if rollout_length is None and overlap:
+        raise UsageError("--overlap needs --rollout-length")
+    if rollout_length is not None and (batch_size or segment_length or publish_interval != 1):
+        raise UsageError(
+            "--batch-size, --segment-length and --publish-interval are not for updates of --rollout-length steps, "
+            "which are of all of them"
+        )
+    segment_length = segment_length or rollout_length
+    envs_per_worker = envs_per_worker or (64 if rollout_length is None else 8)
+    batch_size = 1 if rollout_length is not None else batch_size or (16 if on_policy else 32)
     learning_rate = learning_rate or (5e-4 if coma else 1e-3)
     td_lambda = td_lambda if td_lambda is not None else (0.8 if coma else 0.6)
     target_update_interval = target_update_interval or (50 if coma else 10)
@@ -268,6 +289,7 @@ def experiment(
     if check_log_prob and "log_prob" not in schema.by_name:
         raise UsageError(f"--check-log-prob: {algorithm} does not declare the field log_prob")
     replay: ReplayBuffer
+    limiter: SampleToInsertRatio | Rounds
     if on_policy:
         if prioritized:
             name = "COMA" if coma else algorithm.rpartition(":")[2]
@@ -276,6 +298,9 @@ def experiment(
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
         # Nothing that waits may be dropped: there is room for what is on its way when workers are told to wait.
         replay = FreshEpisodes(schema, max(buffer_size, 4 * batch_size + 2 * at_once))
+        if rollout_length is not None:
+            limiter = Rounds(rollout_length, overlap=int(overlap))
+            replay = FreshEpisodes(schema, max(buffer_size, (2 + overlap) * (rollout_length + 1) * at_once))
     else:
         limiter = SampleToInsertRatio(
             updates_per_episode,

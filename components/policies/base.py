@@ -131,6 +131,9 @@ class Policy(ActingPolicy):
 
     on_policy: ClassVar[bool] = False
     """True if it learns from each segment once, and from those of its present version."""
+    rollout_length: ClassVar[int | None] = None
+    """Steps of each environment for an update, by default, if it learns in rounds of as many steps of each. None if its
+    batches are of a number of segments."""
     max_staleness: ClassVar[int | None] = None
     """Largest policy lag, in versions, of a segment's steps from which it learns; None for any. The Trainer leaves out
     and counts segments with an older step."""

@@ -6,7 +6,7 @@ Letters in shapes: E segments, T steps, A agents, N real steps of all segments, 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies.acting import Acted
-from components.policies.advantages import TimeLimit, normalised, segment_advantages
+from components.policies.advantages import normalised, segment_advantages
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.chunks import Chunks, real_rows
 from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
@@ -25,35 +25,8 @@ from components.policies.optimizer import FlatOptimizer
 from components.policies.parallel import own_threads
 from components.policies.ppo_acting import PpoActing
 from components.policies.ppo_networks import ActorCritic
-from components.policies.ppo_options import Frames, Interface, Networks
-from components.policies.value_norm import ValueNorm, ValueUnits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    """How PPO learns; the classes below have the defaults."""
-
-    learning_rate: float
-    critic_learning_rate: float | None
-    """None: one optimiser for actor and critic, and one norm of all gradients."""
-    anneal: int
-    epochs: int
-    minibatches: int
-    clip: float
-    value_clip: bool
-    entropy: float
-    value_coefficient: float
-    gamma: float
-    gae_lambda: float
-    grad_norm_clip: float
-    huber: float | None
-    advantages: Literal["update", "minibatch"]
-    value_units: ValueUnits
-    value_masks: bool
-    time_limit: TimeLimit
-    target_kl: float | None
-    chunk_length: int
-    gain: float
+from components.policies.ppo_options import Frames, Interface, Learning, Networks
+from components.policies.value_norm import ValueNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +70,6 @@ class OnPolicy(ModulePolicy):
         ValueError: the environment does not have what the networks need.
     """
 
-    on_policy: ClassVar[bool] = True
-
     def __init__(self, spec: EnvSpec, networks: Networks, learning: Learning, *, seed: int, device: str) -> None:
         self.interface, self.networks, self.learning = Interface(spec, networks), networks, learning
         self.fields = self.interface.fields
@@ -118,6 +89,10 @@ class OnPolicy(ModulePolicy):
             }
         self._acts: PpoActing | None = None
 
+    @property
+    def probe_frames(self) -> int:  # type: ignore[override]  # it depends on the networks
+        return self.acting.probe_frames
+
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.network = ActorCritic(self.interface)
         self.value_norm = ValueNorm(self.learning.value_units)
@@ -126,7 +101,8 @@ class OnPolicy(ModulePolicy):
     # Acting ---------------------------------------------------------------------------------------------------------
 
     @property
-    def _acting(self) -> PpoActing:
+    def acting(self) -> PpoActing:
+        """Acts by the present parameters."""
         if self._acts is None:
             self._acts = PpoActing(self.spec, self.networks)
             self._acts.load(self.params())
@@ -141,7 +117,7 @@ class OnPolicy(ModulePolicy):
         self._acts = None
 
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
-        return self._acting.initial_hidden(n_envs)
+        return self.acting.initial_hidden(n_envs)
 
     def act_on(
         self,
@@ -152,10 +128,15 @@ class OnPolicy(ModulePolicy):
         epsilon: float,
         rng: np.random.Generator,
     ) -> Acted:
-        return self._acting.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
+        return self.acting.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
 
     def last_frame(self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]) -> Frames:
-        return self._acting.last_frame(frames, last_actions, hidden)
+        return self.acting.last_frame(frames, last_actions, hidden)
+
+    def outputs(
+        self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[Frames, NDArray[np.float32]]:
+        return self.acting.outputs(frames, last_actions, hidden)
 
     # Learning -------------------------------------------------------------------------------------------------------
 

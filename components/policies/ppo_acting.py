@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
-from components.policies.acting import Acted, ActingPolicy
+from components.policies.acting import RECURRENT_PROBE_FRAMES, Acted, ActingPolicy
 from components.policies.ppo_options import Frames, Interface, Networks
 
 Rows = NDArray[np.float32]
@@ -64,6 +64,7 @@ class PpoActing(ActingPolicy):
         self.spec, self.networks = spec, networks
         self.interface = on = Interface(spec, networks)
         self.fields = on.fields
+        self.probe_frames = RECURRENT_PROBE_FRAMES if networks.recurrent else 1
         self._actor_shapes = on.branch_shapes(on.actor_size, on.n_outputs, log_sd=on.continuous)
         self._critic_shapes = on.branch_shapes(on.critic_size, 1, log_sd=False)
         self._shapes = [*self._actor_shapes, *self._critic_shapes, (on.obs_size,), (on.obs_size,), (1,)]
@@ -117,6 +118,16 @@ class PpoActing(ActingPolicy):
 
     def last_frame(self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]) -> Frames:
         return {"value": self._said(frames, last_actions, hidden)[1]}
+
+    def outputs(
+        self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[Frames, NDArray[np.float32]]:
+        said, _, after = self._said(frames, last_actions, hidden)
+        if self._log_sd is not None:
+            return {"mean": said, "log_std": np.broadcast_to(self._log_sd, said.shape)}, after
+        ends = np.cumsum(self.interface.n_values)[:-1].tolist()
+        parts = np.split(said, ends, -1)
+        return ({"logits": said} if len(parts) == 1 else {f"logits/{k}": part for k, part in enumerate(parts)}), after
 
     def _said(self, frames: Frames, last_actions: NDArray[Any], hidden: Rows) -> tuple[Rows, Rows, Rows]:
         """Return the actor's output (n, A, U), the values (n, A), and the next hidden state (n, A, 2H)."""

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
 from components.experience import LOG_PROB, VALUE, FieldSpec
+from components.policies.advantages import TimeLimit
 
 CriticInput = Literal["obs", "state", "agent-specific"]
 """What the critic sees: the agent's observation (IPPO), the state, or both ("AS" in Yu et al. 2022)."""
+ValueUnits = Literal["running", "popart", "real"]
+"""How values are normalised: by running statistics; by these and a critic's head that follows them (van Hasselt et al.
+2016), so that its values in real units do not move; or not at all."""
 Frames = Mapping[str, NDArray[Any]]
 Shapes = list[tuple[int, ...]]
 
@@ -48,8 +52,35 @@ class Networks:
         return replace(cls(**others), **said)
 
 
-TEAM = {"activation": "relu", "layer_norm": True, "recurrent": True, "last_action": True}
+TEAM: Mapping[str, Any] = {"activation": "relu", "layer_norm": True, "recurrent": True, "last_action": True}
 """The networks of Yu et al. (2022)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """How PPO learns; the classes below have the defaults."""
+
+    learning_rate: float
+    critic_learning_rate: float | None
+    """None: one optimiser for actor and critic, and one norm of all gradients."""
+    anneal: int
+    epochs: int
+    minibatches: int
+    clip: float
+    value_clip: bool
+    entropy: float
+    value_coefficient: float
+    gamma: float
+    gae_lambda: float
+    grad_norm_clip: float
+    huber: float | None
+    advantages: Literal["update", "minibatch"]
+    value_units: ValueUnits
+    value_masks: bool
+    time_limit: TimeLimit
+    target_kl: float | None
+    chunk_length: int
+    gain: float
 
 
 class Interface:

@@ -1,13 +1,10 @@
 """Normalised values: the critic says them in units in which returns have mean 0 and variance 1."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-ValueUnits = Literal["running", "popart", "real"]
-"""How values are normalised: by running statistics; by these and a critic's head that follows them (van Hasselt et al.
-2016), so that its values in real units do not move; or not at all."""
+from components.policies.ppo_options import ValueUnits
+
 BETA = 0.99999
 """Weight of the past in the statistics of each minibatch; that of Yu et al. (2022)."""
 

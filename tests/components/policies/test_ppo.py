@@ -1,6 +1,8 @@
 """PPO, IPPO and MAPPO: what acts agrees with what learns, and an update touches each sample once an epoch."""
 
 import copy
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +15,7 @@ from components.experience import FieldSpec
 from components.policies import ALGORITHMS, EpisodeBatch
 from components.policies.chunks import Chunks
 from components.policies.on_policy import OnPolicy
-from components.policies.ppo import Mappo, Ppo
+from components.policies.ppo import Clipped, Mappo, Ppo
 from components.replay_buffers import FreshEpisodes
 from components.rollout import Rollout
 from components.trajectory_manager import segments_of
@@ -51,8 +53,9 @@ def play(name: str, env: Env | None = None, steps: int = 75, **options: object) 
     """Return a policy, and what its acting side has played with its parameters: segments of at most 25 steps."""
     env = env or Skirmish("3m", 6, seed=4)
     algorithm = ALGORITHMS[name].configured(**options)
-    learner, acting = algorithm.learner(env.spec, seed=3), algorithm.acting(env.spec, seed=0)
-    assert isinstance(learner, OnPolicy)
+    policy, acting = algorithm.learner(env.spec, seed=3), algorithm.acting(env.spec, seed=0)
+    assert isinstance(policy, Clipped)
+    learner = policy.learner
     if learner.interface.continuous:
         learner.network.actor.log_sd.data += 0.3
     acting.load(learner.params())
@@ -99,8 +102,41 @@ def test_the_learner_says_what_workers_said_when_they_acted(kind) -> None:
     assert clipped == 0.0
 
 
+@pytest.mark.parametrize("kind", ["mappo", "continuous"])
+def test_versions_are_compared_by_what_the_actor_says(kind) -> None:
+    name, env, options = KINDS[kind]
+    learner, _ = play(name, env and env(5), steps=25, **options)
+    acting = ALGORITHMS[name].acting(learner.spec, seed=0)
+    acting.load(learner.params())
+    game = env(4) if env else Skirmish("3m", 4, seed=1)
+    game.reset()
+    last = np.full((4, learner.spec.n_agents), -1)
+    hidden = acting.initial_hidden(4)
+    said, after = acting.outputs(game.fields(), last, hidden)
+    frame = (game.fields(), last, hidden)
+    acted = acting.act_on(*frame, epsilon=0.0, rng=np.random.default_rng(0))
+    np.testing.assert_array_equal(after, acted.hidden)
+    if kind == "continuous":
+        np.testing.assert_array_equal(said["mean"], acted.actions)
+        np.testing.assert_allclose(said["log_std"], learner.network.actor.log_sd.detach().expand(4, 1, 2))
+        assert acting.probe_frames == 1
+    else:
+        logits = np.where(game.available, said["logits"], -np.inf)
+        np.testing.assert_array_equal(logits.argmax(-1), acted.actions)
+        assert acting.probe_frames == 8
+
+
+def test_what_workers_import_and_what_shows_the_flags_is_without_torch() -> None:
+    made = "; ".join(f"class_of({name!r}); ALGORITHMS[{name!r}].acting(spec, seed=0)" for name in ("ppo", "mappo"))
+    code = (
+        "import sys; from components.envs import Skirmish; from components.policies import ALGORITHMS, class_of; "
+        f"spec = Skirmish('3m').spec; {made}; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def replayed(learner: OnPolicy, env: Env) -> tuple[OnPolicy, EpisodeBatch]:
-    acting = copy.copy(learner._acting)
+    acting = copy.copy(learner.acting)
     rollout = Rollout(env, acting, np.random.default_rng(0), segment_length=25)
     message = rollout.collect(50, 1.0)
     replay = FreshEpisodes(rollout.schema, 500)
@@ -229,7 +265,7 @@ def test_statistics_of_observations_are_published_kept_in_checkpoints_and_frozen
     acting.load(learner.params())
     np.testing.assert_allclose(acting._obs_mean, seen.mean((0, 1)), rtol=1e-3)
     np.testing.assert_allclose(acting._obs_var, seen.var((0, 1)), rtol=1e-2)
-    other = Ppo(Plane().spec, seed=9, normalise_obs=True)
+    other = Ppo(Plane().spec, seed=9, normalise_obs=True).learner
     other.load_state_dict(learner.state_dict())
     np.testing.assert_array_equal(other.params(), learner.params())
     before = acting.params()
@@ -283,10 +319,10 @@ def test_what_an_environment_does_not_have_is_refused_by_name(options, expected)
 
 def test_ppo_learns_to_push_a_point_home() -> None:
     env = Plane(16, seed=1)
-    learner = Ppo(env.spec, seed=0, learning_rate=3e-3, minibatches=4, epochs=6, entropy=0.0)
+    learner = Ppo(env.spec, seed=0, learning_rate=3e-3, minibatches=4, epochs=6, entropy=0.0).learner
     means = []
     for k in range(14):
-        rollout = Rollout(env, copy.copy(learner._acting), np.random.default_rng(k), segment_length=9)
+        rollout = Rollout(env, copy.copy(learner.acting), np.random.default_rng(k), segment_length=9)
         message = rollout.collect(27, 1.0)
         replay = FreshEpisodes(rollout.schema, 500)
         replay.insert(segments_of(message))
