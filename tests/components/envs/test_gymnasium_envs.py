@@ -1,6 +1,7 @@
 """Environments of Gymnasium give the transitions that a plain loop over them gives, in every form that they have."""
 
 import re
+import sys
 from typing import Any
 
 import gymnasium
@@ -395,6 +396,13 @@ def test_a_slip_in_the_name_of_an_environment_is_one_sentence(env: str, argument
     with pytest.raises(UsageError, match=re.escape(said)) as refused:
         named.factory_of(env, arguments)(1, seed=0)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "pettingzoo"])
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(package: str, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=re.escape(f"pip install 'orchestra-rl[{package}]'")):
+        named.factory_of(f"{package}:anything", {})(1, seed=0)
 
 
 def test_arguments_are_literals_or_text() -> None:
