@@ -9,9 +9,9 @@ Each measurement belongs to one of these groups, and a ratio is taken within one
 - game: environments at the speed of StarCraft II (`components/envs/game_speed.py`). How many times as many environment
   steps a second as serial QMIX, one environment that is played and learned from in turn. AWL-QMIX with its 12
   environments learns too. 64 and 256 only collect, so that the learner does not limit them.
-- simulator: `qmix_8m` with 64 battles in a worker, without training. Two worker processes against one; the part of the
-  processor time that is not spent in the threads that play, which is messages, copies, proxy and learner; and the
-  proportional set size (PSS) of a worker and of the proxy.
+- simulator: `qmix_8m` with 64 battles in a worker, without training, from when the replay buffer is full. Two worker
+  processes against one; the part of the processor time that is not spent in the threads that play, which is messages,
+  copies, proxy and learner; and the proportional set size (PSS) of a worker and of the proxy.
 
 `parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
 time until they have joined. What happens when processes are killed is a test: `ORCHESTRA_KILLS=100 pytest
@@ -37,6 +37,8 @@ from steady_run import EXPERIMENTS, NEVER, Record, Running, collects, rates, run
 QMIX = EXPERIMENTS / "dmcaf" / "qmix.py"
 AWL = EXPERIMENTS / "dmcaf" / "awl_qmix.py"
 MAIN = EXPERIMENTS / "qmix_8m.py"
+BUFFER = 5000
+"""Episodes that the replay buffer of `MAIN` keeps."""
 MB = 1e6
 Values = dict[str, float]
 
@@ -103,7 +105,7 @@ def simulator(seconds: float) -> Values:
     values: Values = {}
     for workers in (1, 2):
         with running(MAIN, f"--workers={workers}", IDLE) as run:
-            run.measured(collects, 5.0)
+            run.measured(is_full, 2.0)
             before, since = processor_seconds(run), run.records()[-1]["elapsed_s"]
             moving = run.measured(partial(_is_after, since), seconds)
             after = processor_seconds(run)
@@ -115,6 +117,11 @@ def simulator(seconds: float) -> Values:
                 values |= memory(run)
     values["two workers"] = values["2 worker steps/s"] / values["1 worker steps/s"]
     return values
+
+
+def is_full(record: Record) -> bool:
+    """Return whether the replay buffer is full: until then the learner's process waits for memory of the system."""
+    return collects(record) and bool(record["episodes"] > BUFFER)
 
 
 def _is_after(since: float, record: Record) -> bool:
