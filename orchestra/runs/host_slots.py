@@ -229,7 +229,9 @@ class HostSlot:
         if self.failed and self.hopeless:
             return  # the engine knows less
         self.reason = event.reason
-        if event.code is not None or event.state != "ended":  # else the agent may have said it
+        if event.state != "ended":
+            self.failed, self.code = "", event.code
+        elif event.code is not None and not self.failed:  # else the agent has said it, and the engine knows less
             self.code = event.code
         self.hopeless = event.state == "ended" and not event.again
         if self.present or self.state in ("left", "gone"):

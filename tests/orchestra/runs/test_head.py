@@ -340,6 +340,25 @@ def test_a_host_with_a_full_disk_that_the_run_needs_is_the_cause_of_its_end(
     at_a_table(run, code, tmp_path, test)
 
 
+def test_what_an_agent_says_of_its_end_is_not_overwritten_by_the_engine_until_the_host_starts_again(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        slot = table.head.slots[1]
+        table.head._agents["agent"] = slot
+        table.head.host_failed(
+            HostFailedMsg(agent="agent", reason="needs 6 MB in '/scratch', has 1", code=CANNOT_WRITE)
+        )
+        slot.heard(HostEvent(1, "ended", "cpu1 by ssh", "ssh exited with code 255", 255), 1.0)
+        assert isinstance(slot.cause("gone"), CannotWrite)
+        slot.heard(HostEvent(1, "started", "cpu1 by ssh"), 2.0)
+        slot.heard(HostEvent(1, "ended", "cpu1 by ssh", "ssh exited with code 255", 255), 3.0)
+        assert slot.cause("gone") is None
+
+    at_a_table(run, code, tmp_path, test)
+
+
 @pytest.mark.parametrize(("code_at_end", "rejoin"), [(75, True), (0, False)])
 def test_agents_are_told_whether_the_run_may_go_on_under_another_head(
     run: Run, code: Bundle, tmp_path: Path, code_at_end: int, rejoin: bool
