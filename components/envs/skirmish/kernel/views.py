@@ -71,11 +71,9 @@ def may_reach(i: int, k: int, units: Records, kinds: Records, rules: Record) -> 
 
 
 @inlined
-def health_share(unit: Record, kind: Record, rules: Record, is_ally: bool) -> float:
-    """The share of its health that a unit has; where agents fall at a level above zero, of what is above it."""
-    share: float = unit.health / kind.health
-    if is_ally and rules.draws_levels:
-        share = (share - kind.health_level) / (1.0 - kind.health_level)
+def health_above(unit: Record, kind: Record) -> float:
+    """The share that an agent has of the health above the level at which it dies."""
+    share: float = (unit.health / kind.health - kind.health_level) / (1.0 - kind.health_level)
     return share
 
 
@@ -142,7 +140,11 @@ def observe(
     if rules.obs_all_health:
         enemy_width += 1 + rules.enemy_shield
         ally_width += 1 + rules.ally_shield
-    ally_width += rules.draws_chances + rules.draws_levels
+    # Locals, since the compiler reads a record anew after each write to the observation.
+    everybody, cone, masks = rules.fully_observable, rules.looks > 0, rules.draws_masks
+    chances, levels, numbers = rules.draws_chances, rules.draws_levels, rules.draws_chances or rules.draws_levels
+    sight = kind.sight
+    ally_width += chances + levels
     if rules.obs_last_action:
         ally_width += actions
 
@@ -154,8 +156,13 @@ def observe(
             continue
         dx = other.x - me.x
         dy = other.y - me.y
-        if not sees(me, kind, dx, dy, rules):
-            continue
+        squared = dx * dx + dy * dy
+        if not everybody:
+            if cone:
+                if not sees(me, kind, dx, dy, rules):
+                    continue
+            elif squared >= sight * sight:
+                continue
         is_enemy = j >= rules.allies
         if is_enemy:
             e = j - rules.allies
@@ -166,24 +173,26 @@ def observe(
         else:
             p = friends_at + (j - 1 if j > i else j) * ally_width
             row[p] = 1.0
-        row[p + 1] = sqrt(dx * dx + dy * dy) / kind.sight
-        row[p + 2] = dx / kind.sight
-        row[p + 3] = dy / kind.sight
+        row[p + 1] = sqrt(squared) / sight
+        row[p + 2] = dx / sight
+        row[p + 3] = dy / sight
         p += 4
-        if is_enemy and rules.draws_masks and kinds[j].hidden_from >> i & 1:
+        if masks and is_enemy and kinds[j].hidden_from >> i & 1:
             continue
         if rules.obs_all_health:
-            if is_enemy or not rules.hides_levels:
-                row[p] = health_share(other, kinds[j], rules, not is_enemy)
+            if is_enemy or not levels:
+                row[p] = other.health / kinds[j].health
+            elif not rules.hides_levels:
+                row[p] = health_above(other, kinds[j])
             p += 1
             if rules.enemy_shield if is_enemy else rules.ally_shield:
                 row[p] = other.shield / kinds[j].shield
                 p += 1
-        if not is_enemy:
-            if rules.draws_chances:
+        if numbers and not is_enemy:
+            if chances:
                 row[p] = 0.0 if rules.hides_chances else kinds[j].attack_chance
                 p += 1
-            if rules.draws_levels:
+            if levels:
                 row[p] = 0.0 if rules.hides_levels else kinds[j].health_level
                 p += 1
         if rules.type_bits > 0:
@@ -194,22 +203,22 @@ def observe(
 
     at = friends_at + (rules.allies - 1) * ally_width
     if rules.obs_own_health:
-        row[at] = health_share(me, kind, rules, True)
+        row[at] = health_above(me, kind) if levels else me.health / kind.health
         at += 1
         if rules.ally_shield:
             row[at] = me.shield / kind.shield
             at += 1
-    if rules.draws_chances:
+    if chances:
         row[at] = kind.attack_chance
         at += 1
-    if rules.draws_levels:
+    if levels:
         row[at] = kind.health_level
         at += 1
     if rules.obs_own_position:
         row[at] = me.x / CELLS
         row[at + 1] = me.y / CELLS
         at += 2
-    if rules.looks > 0:
+    if cone:
         row[at] = me.look_x
         row[at + 1] = me.look_y
         at += 2
@@ -230,18 +239,19 @@ def write_state(
                 row[i * width + k] = observations[i, k]
         return
     at = 0
+    chances, levels, cone = rules.draws_chances, rules.draws_levels, rules.looks > 0
+    own_width = 1 + chances + levels + 2 * cone
+    numbers = chances or levels or cone
     for i in range(len(units)):
         unit, kind = units[i], kinds[i]
         is_ally = i < rules.allies
         has_shield = rules.ally_shield if is_ally else rules.enemy_shield
         width = 3 + has_shield + rules.type_bits
         if is_ally:
-            width += 1 + rules.draws_chances + rules.draws_levels
-            if rules.looks > 0:
-                width += 2
+            width += own_width
         if unit.health > 0.0:
             p = at
-            row[p] = health_share(unit, kind, rules, is_ally)
+            row[p] = health_above(unit, kind) if levels and is_ally else unit.health / kind.health
             p += 1
             if is_ally:
                 row[p] = max(unit.cooldown, 0.0) / kind.full_cooldown
@@ -254,14 +264,14 @@ def write_state(
             if has_shield:
                 row[p] = unit.shield / kind.shield
                 p += 1
-            if is_ally:
-                if rules.draws_chances:
+            if numbers and is_ally:
+                if chances:
                     row[p] = kind.attack_chance
                     p += 1
-                if rules.draws_levels:
+                if levels:
                     row[p] = kind.health_level
                     p += 1
-                if rules.looks > 0:
+                if cone:
                     row[p] = unit.look_x
                     row[p + 1] = unit.look_y
                     p += 2
