@@ -147,7 +147,7 @@ def measured(engine: str, seed: int, steps: int, kill_after: float, folder: Path
         asked_of = {event["slot"] for event in _events(run, "joined")}
         playing_at = max(map(_seconds, _events(run, "playing")))
         joined_at = max(map(_seconds, _events(run, "joined")))
-        started_at = min(map(_seconds, _events(run, "started")))
+        started_at = min(map(_seconds, _events(run, "started") or _events(run, "joined")))
         run.until(lambda: time.time() >= playing_at + kill_after or started.over(), LONG_S)
         killed_at = time.time()
         started.kill_last()

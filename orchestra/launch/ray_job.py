@@ -32,7 +32,10 @@ class RaySubmitter:
         environment = runtime_env_of(settings) or {}
         variables = {STOP_WAIT: str(math.ceil(job.grace)), **environment.get("env_vars", {})}
         environment = {**environment, "env_vars": variables}
-        words = [*job.words, "--runs-dir", str(Path(job.folder).parent.absolute())]
+        runs = Path(job.folder).parent.absolute()
+        if runs.is_relative_to(Path.cwd()) and runs != Path.cwd():  # else each job would send the runs before it
+            environment["excludes"] = [*environment.get("excludes", ()), f"/{runs.relative_to(Path.cwd())}/"]
+        words = [*job.words, "--runs-dir", str(runs)]
         if job.name is not None:
             words += ["--as", job.name]
         threads = f"OMP_NUM_THREADS={cores}"  # Ray sets it to 1 whatever the job asks for

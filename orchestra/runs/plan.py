@@ -22,7 +22,7 @@ from orchestra.runs.hosts_file import is_hosts_file
 from orchestra.runs.hosts_options import HOST_ANNOTATIONS, HOST_FLAGS, HOST_PARAMETERS, HostsOptions, hosts_options
 from orchestra.runs.layout import Experiment, Layout, layout_of
 from orchestra.runs.placement import check_edges, place
-from orchestra.runs.resumption import named_run
+from orchestra.runs.resumption import check_run_name, named_run
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
@@ -109,6 +109,9 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
                 del recorded[name]
         run = make(*args, **cast("Any", {**recorded, **keywords}))
         if run.name is not None and resume is None:
+            check_run_name(run.name)
+        elsewhere = run.hosts is not None and run.hosts.head_elsewhere  # there, the head looks for the run
+        if run.name is not None and resume is None and not elsewhere:
             seed = cast("int | None", keywords.get("seed"))
             found = named_run(run.runs_dir, run.topology, run.name, run.launch.experiment, seed)
             if found is not None:

@@ -30,6 +30,16 @@ def warn_of_unplanned(state: Path | None, topology: Topology) -> None:
         log.get(actor="run").warning(said, count=len(dropped), states=dropped)
 
 
+def check_run_name(name: str) -> None:
+    """Check the name that `--as` gives a run.
+
+    Raises:
+        UsageError: it cannot be that of a folder.
+    """
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UsageError(f"--as: {name!r} cannot name a folder: use letters, digits and - _ .")
+
+
 def named_run(runs_dir: Path, topology: Topology, name: str, file: Path | None, seed: int | None) -> Path | None:
     """Return the directory of the run that `--as NAME` goes on with, or None if the run begins.
 
@@ -41,10 +51,8 @@ def named_run(runs_dir: Path, topology: Topology, name: str, file: Path | None, 
         seed: as given.
 
     Raises:
-        UsageError: the name cannot be that of a folder, or the run of that name is another one.
+        UsageError: the run of that name is another one.
     """
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UsageError(f"--as: {name!r} cannot name a folder: use letters, digits and - _ .")
     run = RunDirectory(runs_dir / topology.name / name)
     try:
         run.newest_state()

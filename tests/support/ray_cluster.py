@@ -66,8 +66,10 @@ class RayCluster:
                 *("--head", f"--port={port}", f"--node-ip-address={ADDRESSES[0]}", f"--temp-dir={self.folder}/r"),
                 *("--include-dashboard=true", f"--dashboard-host={ADDRESSES[0]}", f"--dashboard-port={dashboard}"),
             )
-            for address in self._addresses[1:]:
-                self._start(f"--address={self.address}", f"--node-ip-address={address}")
+            for number, address in enumerate(self._addresses[1:], start=1):
+                # Else nodes share the working folders of jobs, and the second one removes that of the first.
+                own = f"--temp-dir={self.folder}/{number}"
+                self._start(f"--address={self.address}", f"--node-ip-address={address}", own)
         except BaseException:
             self.__exit__()
             raise

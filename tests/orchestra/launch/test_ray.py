@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -67,6 +68,14 @@ def test_a_job_has_the_grace_of_the_run_and_the_threads_of_its_machine() -> None
         *("python", "-m", "orchestra", "run", "a.py", "--launch", "ray", "--hosts", "2"),
         *("--runs-dir", "/shared/runs", "--as", "try"),
     )
+
+
+def test_the_runs_of_the_folder_are_not_sent_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hosts = hosts_of(2, OUTSIDE)
+    inside = HeadJob("a", ("a.py",), "try", False, "my/runs/a", hosts, OUTSIDE, 120.0)
+    (command,) = RaySubmitter("http://head:8265").submission(inside).commands
+    assert json.loads(command[command.index("--runtime-env-json") + 1])["excludes"] == ["/my/runs/"]
 
 
 def test_the_learner_gets_the_gpu_and_the_cores_that_are_asked_for_the_head() -> None:

@@ -10,6 +10,7 @@ import pytest
 import orchestra
 from orchestra import RunDirectory, Topology, UsageError
 from orchestra.cli.main import main
+from orchestra.runs.plan import plan
 from orchestra.runs.resumption import unplanned
 from orchestra.runs.run_lock import Holder, holder_of, locked
 
@@ -132,3 +133,16 @@ def test_states_of_actors_that_are_no_more_are_dropped_and_counted(file: Path) -
         if record["event"] == "states of actors that the run no longer has are dropped"
     ]
     assert (line["count"], line["states"]) == (1, ["w10.worker"])
+
+
+def test_a_run_whose_head_an_engine_starts_keeps_its_name_for_that_head_to_go_on_with(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    carried_out(file, as_="job")
+    file.write_text(FILE.replace("import Actor", "import Actor, Hosts", 1).replace("(*, ", "(*, hosts: Hosts, ", 1))
+    planned = plan(file, as_="job", launch="slurm", hosts="2")
+    assert planned.name == "job", "the job would begin a run without a name"
+    assert planned.resumed is None
+    with pytest.raises(UsageError, match="cannot name a folder"):
+        plan(file, as_="..", launch="slurm", hosts="2")
