@@ -57,7 +57,7 @@ class AgentPolicy(ActingPolicy):
                 f"{type(self.agent).__name__} has no method `distribution(obs)`, which `kl_threshold` needs: it "
                 "returns logits, or mean and log_std"
             )
-        said = self.agent.distribution(frames["obs"])
+        said = self.agent.distribution(frames["obs"].copy())  # torch warns of memory that is read-only
         return {name: as_array(value)[:, None] for name, value in said.items()}, hidden
 
     def act_in(self, obs: NDArray[Any]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:

@@ -1,6 +1,7 @@
 """A run whose workers load by divergence counts what it has sent, and its decisions are replayed bit for bit."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 import orchestra
 from orchestra import Replay, RunDirectory, UsageError, read_records
 
+pytestmark = pytest.mark.skipif(
+    not int(os.environ.get("ORCHESTRA_FAULTS", "0")), reason="takes ten seconds: ORCHESTRA_FAULTS=1"
+)
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "train.py"
 WORKERS = ("worker-0-0/worker", "worker-0-1/worker")
 TINY: dict[str, Any] = {

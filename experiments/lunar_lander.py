@@ -1,0 +1,178 @@
+"""The experiment of the ClusterEnv paper: PPO on LunarLander, 4 nodes of 64 environments, eight thresholds.
+
+    python experiments/lunar_lander.py                                   the paper's settings: 19 versions of the policy
+    python experiments/lunar_lander.py --num-steps 16 --minibatches 4 --epochs 4       a new version every 4,096 steps
+    python experiments/lunar_lander.py --env gymnasium:CartPole-v1 --steps 500000      another environment
+
+It writes `runs.jsonl`, a line for each run, `table.md` and `figure.png` to `--output`: learning curves and loads per
+node, as the paper's Fig. 2 and 3, and return and loads against the threshold. Runs that are done are not made again, so
+that a command that was stopped goes on. Nodes are processes of this machine. The learner is that of
+`docs/examples/cleanrl_ppo.py`, so the program needs a checkout.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+
+from components.cluster_env import ClusterEnv, LocalConfig
+from components.reporting.curve import label_axes, new_figure
+from orchestra import UsageError, import_file
+
+LEARNER = Path(__file__).resolve().parents[1] / "docs" / "examples" / "cleanrl_ppo.py"
+THRESHOLDS = ("0.001", "0.01", "0.05", "0.1", "0.2", "0.5", "0.8", "1.0")
+SETTINGS: dict[str, int | float] = {
+    "steps": 5_000_000,
+    "nodes": 4,
+    "envs-per-node": 64,
+    "num-steps": 1024,
+    "minibatches": 8,
+    "epochs": 30,
+    "learning-rate": 5e-4,
+    "gamma": 0.99,
+    "gae-lambda": 0.95,
+    "clip": 0.2,
+    "entropy": 0.01,
+}
+"""The paper's, and CleanRL's where it names none."""
+LAST = 100
+"""Episodes over which the return of a run is taken."""
+
+
+def play(args: argparse.Namespace, sync: str, seed: int) -> dict[str, Any]:
+    """Train once; return the settings, the figures at the end, and those after each update."""
+    learner = import_file(LEARNER, "agent")
+    torch.manual_seed(seed)
+    own = {"env_name": args.env.removeprefix("gymnasium:"), "envs_per_node": args.envs_per_node, "sync": sync}
+    config = LocalConfig(nodes=args.nodes, processes=not args.one_process)
+    envs = ClusterEnv({**own, "agent": str(LEARNER), "seed": seed}, config).launch()
+    agent = learner.Agent(envs)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
+    obs, _ = envs.reset(seed=seed)
+    returns: list[float] = []
+    curve: list[tuple[int, float | None, float]] = []
+    updates = max(1, args.steps // (args.num_steps * envs.num_envs))
+    for update in range(updates):
+        optimizer.param_groups[0]["lr"] = args.learning_rate * (1.0 - update / updates)
+        steps = []
+        for _ in range(args.num_steps):
+            after, reward, terminated, truncated, info = envs.step(agent)
+            with torch.no_grad():
+                arrived = torch.as_tensor(learner.successors(after, info), dtype=torch.float32)
+            over = terminated | truncated
+            made = {"obs": obs, "action": info["actions"], "reward": reward, "terminated": terminated, "over": over}
+            steps.append({**made, "next_value": agent.value(arrived).detach().numpy(), **info["policy"]})
+            returns += info["episode"]["r"][over].tolist() if over.any() else []
+            obs = after
+        learner.learn(agent, optimizer, {name: np.stack([step[name] for step in steps]) for name in steps[0]}, args)
+        loads = envs.synchronization.get("loads_per_worker", float(update + 1))
+        played = (update + 1) * args.num_steps * envs.num_envs
+        curve.append((played, float(np.mean(returns[-LAST:])) if returns else None, loads))
+        print(f"{sync} seed {seed}: {played:,} steps, return {curve[-1][1]}, {loads:g} loads per node", flush=True)
+    figures = envs.synchronization
+    envs.close()
+    return {
+        "sync": sync,
+        "seed": seed,
+        "return": curve[-1][1],
+        "loads": curve[-1][2],
+        "figures": figures,
+        "curve": curve,
+    }
+
+
+def table(runs: list[dict[str, Any]], order: list[str]) -> str:
+    """Return the runs as a table in Markdown: a line for each rule, means over its seeds."""
+    lines = [
+        "| sync | seeds | return | sd | loads per node | parameters, bytes | digests, bytes | all bytes, of always |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    of_always = mean_bytes([run for run in runs if run["sync"] == "always"])
+    for sync in order:
+        if not (own := [run for run in runs if run["sync"] == sync]):
+            continue
+        returns = [run["return"] for run in own if run["return"] is not None] or [float("nan")]
+        loads = np.mean([run["loads"] for run in own])
+        params, digests = (np.mean([run["figures"].get(name, 0) for run in own]) for name in BYTES)
+        share = f"{mean_bytes(own) / of_always:.1%}" if of_always else ""
+        lines.append(
+            f"| {sync} | {len(own)} | {np.mean(returns):.1f} | {np.std(returns):.1f} | {loads:.1f} | {params:,.0f} | "
+            f"{digests:,.0f} | {share} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+BYTES = ("params_bytes", "digest_bytes")
+
+
+def mean_bytes(runs: list[dict[str, Any]]) -> float:
+    """Return the mean of the bytes of parameters and digests; 0 without runs."""
+    return float(np.mean([sum(run["figures"].get(name, 0) for name in BYTES) for run in runs])) if runs else 0.0
+
+
+def draw(runs: list[dict[str, Any]], order: list[str], path: Path) -> None:
+    """Draw learning curves and loads by steps, and return and loads by threshold."""
+    figure = new_figure(10, 6.8)
+    panels = figure.subplots(2, 2)
+    by_sync = {sync: [run for run in runs if run["sync"] == sync] for sync in order}
+    by_sync = {sync: own for sync, own in by_sync.items() if own}
+    labels = (("return of training episodes", 1), ("loads per node", 2))
+    for column, (label, index) in enumerate(labels):
+        panel: Axes = panels[0, column]
+        for sync, own in by_sync.items():
+            values = np.array(
+                [[np.nan if each[index] is None else each[index] for each in run["curve"]] for run in own]
+            )
+            panel.plot([each[0] for each in own[0]["curve"]], values.mean(0), label=sync, linewidth=1.4)
+        label_axes(panel, "environment steps", label)
+        against: Axes = panels[1, column]
+        kl = [(float(sync[3:]), own) for sync, own in by_sync.items() if sync.startswith("kl:")]
+        name = ("return", "loads")[column]
+        points = [[np.nan if run[name] is None else run[name] for run in own] for _, own in kl]
+        if kl:
+            middle, spread = [np.mean(each) for each in points], [np.std(each) for each in points]
+            against.errorbar([threshold for threshold, _ in kl], middle, spread, marker="o", capsize=3)
+            against.set_xscale("log")
+        if always := by_sync.get("always"):
+            against.axhline(float(np.mean([run[name] for run in always])), linestyle=":", color="grey")
+        label_axes(against, "threshold of divergence", label)
+    panels[0, 0].legend(fontsize=7, ncols=3)
+    figure.savefig(path, dpi=120)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Make the runs that are missing, the table and the figure."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--env", default="gymnasium:LunarLander-v3")
+    flags.add_argument("--sync", nargs="+", default=["always", *(f"kl:{each}" for each in THRESHOLDS)])
+    flags.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    flags.add_argument("--output", type=Path, default=Path("runs/lunar_lander"))
+    flags.add_argument("--one-process", action="store_true", help="all nodes in this process")
+    for name, value in SETTINGS.items():
+        flags.add_argument(f"--{name}", type=type(value), default=value)
+    args = flags.parse_args(words)
+    if not LEARNER.exists():
+        raise UsageError(f"the learner {LEARNER} is missing: run this program from a checkout")
+    args.output.mkdir(parents=True, exist_ok=True)
+    settings = {name: getattr(args, name.replace("-", "_")) for name in ("env", *SETTINGS)}
+    file = args.output / "runs.jsonl"
+    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    runs = [run for run in known if run["settings"] == settings]
+    for seed in args.seeds:
+        for sync in args.sync:
+            if any((run["sync"], run["seed"]) == (sync, seed) for run in runs):
+                continue
+            runs.append({"settings": settings, **play(args, sync, seed)})
+            with file.open("a") as lines:
+                lines.write(json.dumps(runs[-1]) + "\n")
+    (args.output / "table.md").write_text(table(runs, args.sync))
+    draw(runs, args.sync, args.output / "figure.png")
+    print(table(runs, args.sync))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The program of the ClusterEnv experiment makes each run once, and a table and a figure of all of them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestra import import_file
+
+pytestmark = pytest.mark.skipif(
+    not int(os.environ.get("ORCHESTRA_FAULTS", "0")), reason="makes four runs: ORCHESTRA_FAULTS=1"
+)
+PROGRAM = Path(__file__).resolve().parents[1] / "experiments" / "lunar_lander.py"
+TINY = ["--env", "gymnasium:CartPole-v1", "--one-process", "--nodes", "2", "--envs-per-node", "2", "--num-steps", "16"]
+TINY += ["--steps", "256", "--minibatches", "2", "--epochs", "2", "--learning-rate", "0.01"]
+
+
+def test_runs_are_made_once_and_give_a_table_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = import_file(PROGRAM, "program")
+    words = [*TINY, "--output", str(tmp_path / "out"), "--seeds", "1"]
+    program.main([*words, "--sync", "always", "kl:1000"])
+    program.main([*words, "--sync", "always", "kl:0", "kl:1000"])
+    runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
+    assert [run["sync"] for run in runs] == ["always", "kl:1000", "kl:0"]
+    always, never, each = runs
+    size = always["figures"]["params_bytes"] / always["figures"]["params_sent"]
+    assert [run["figures"]["versions"] for run in runs] == [4, 4, 4]
+    assert [run["loads"] for run in runs] == [4, 1, 4]
+    assert never["figures"]["params_bytes"] == 2 * size
+    assert [len(run["curve"]) for run in runs] == [4, 4, 4]
+    # Nodes that load every version play as those that are sent every version.
+    assert [point[:2] for point in each["curve"]] == [point[:2] for point in always["curve"]]
+    rows = (tmp_path / "out" / "table.md").read_text().splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["always", "kl:0", "kl:1000"]
+    assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000
