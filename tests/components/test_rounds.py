@@ -16,7 +16,7 @@ from components.rollout import Rollout, segment_schema
 from components.rounds import Rounds
 from components.schedule import LinearSchedule
 from components.trainer import Trainer
-from components.trajectory_manager import TrajectoryManager
+from components.trajectory_manager import TrajectoryManager, batch_message, segments_of
 from components.worker import Worker
 from components.worker_proxy import WorkerProxy
 from messages import (
@@ -126,6 +126,7 @@ class Slow(Env):
     def __init__(self, n_envs: int) -> None:
         self.spec = EnvSpec("slow", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=5)
         self.n_envs, self._t, self._sent, self._turn = n_envs, np.zeros(n_envs, np.int64), np.zeros(n_envs, np.int64), 0
+        self._done = np.zeros(n_envs, np.int64)
         self._allocate()
         self.available[:] = True
 
@@ -137,6 +138,7 @@ class Slow(Env):
 
     def send(self, actions, copies) -> None:
         self._sent[copies] = 1
+        self._done[copies] = actions[:, 0]
 
     def send_reset(self, copies) -> None:
         self._sent[copies] = 2
@@ -148,7 +150,7 @@ class Slow(Env):
         self._sent[b] = 0
         self.obs[b, :, 2] = self._t[b]
         self.terminated[b] = self._t[b] == 5
-        self.reward[b] = self._t[b]
+        self.reward[b] = self._t[b] + 10 * self._done[b]
         return np.array([b])
 
 
@@ -163,7 +165,8 @@ def test_copies_that_make_a_step_are_not_cut_and_their_steps_come_later(scripted
         total += part.steps
         begins = np.cumsum(part.lengths) - part.lengths
         for begin, length, first in zip(begins, part.lengths, part.first, strict=True):
-            earned = part.per_step["reward"][begin : begin + length]
+            steps = slice(begin, begin + length)
+            earned = part.per_step["reward"][steps] - 10 * part.per_step["actions"][steps, 0]
             assert earned.tolist() == list(range(first + 1, first + length + 1)), "no step is lost or moved"
     assert total > 100
 
@@ -324,6 +327,22 @@ def test_no_worker_plays_before_it_has_been_sent_the_new_version(run, stage, epi
             news = worker.told[2:]
             assert [type(each) for each in news] == [LoadParamsMsg, CollectMsg]
             assert (news[0].version, news[1].episodes, news[1].received) == (1, 6, 6)
+
+    run(main())
+
+
+def test_the_trainer_publishes_before_it_says_that_it_has_learned(run, stage, corridor, scripted, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            spec = corridor(1, seed=0).spec
+            up = scene.probe("up", ClaimRoleMsg, LoadParamsMsg, TrainResultMsg, answers={ClaimRoleMsg: ""})
+            trainer = scene.node.spawn("trainer", Trainer, spec=spec, policy=scripted, to=up.ref)
+            replay = FreshEpisodes(spec, 10)
+            replay.insert(segments_of(episodes(2, 3)))
+            await trainer.tell(batch_message(1, replay.sample(2, np.random.default_rng(0)), replay.schema))
+            await scene.settle()
+            told = [(type(each).__name__, getattr(each, "version", None)) for each in up.told[1:]]
+            assert told == [("LoadParamsMsg", 0), ("LoadParamsMsg", 1), ("TrainResultMsg", None)]
 
     run(main())
 
