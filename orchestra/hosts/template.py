@@ -5,8 +5,11 @@ some milliseconds, and shares that memory with the template and its siblings unt
 
 The root sends requests over a socket, one datagram each, with the descriptor of the output of the process. The template
 answers with the process id and a pidfd, and reports the exit code. It ends when the root closes the socket or dies; the
-processes that it has forked go on. Nodes with actors of classes that preload something (`Preloads`) come from a second
-template, which is forked from the first and preloads it: a proxy does without the simulator.
+processes that it has forked go on. Like them it ignores the signals by which an engine ends a job (`scancel` sends them
+to every process): until the root has ended, processes may have to start again.
+
+Nodes with actors of classes that preload something (`Preloads`) come from a second template, which is forked from the
+first and preloads it: a proxy does without the simulator.
 """
 
 import contextlib
@@ -14,6 +17,7 @@ import gc
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import traceback
@@ -24,6 +28,8 @@ from setproctitle import setproctitle
 
 MESSAGE_BYTES = 1 << 18
 """Size of the largest request; a larger one cannot be sent, and its process is started without the template."""
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals by which people and engines end processes. A forked node ignores them until it handles them itself."""
 Preload = Callable[[], object]
 """Loads what an actor needs."""
 Find = Callable[[str, str], Sequence[Preload]]
@@ -53,6 +59,8 @@ class Template:
 
     def serve(self) -> bool:
         """Answer requests until the other end of the socket is closed; return whether it said that it would be."""
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
         gc.disable()  # a collection would write to every object, and so copy the memory that is shared
         poll = select.poll()
         poll.register(self._control, select.POLLIN)

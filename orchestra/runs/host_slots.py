@@ -119,7 +119,9 @@ class HostSlot:
     """True if its agent was told to end, by a signal."""
     incarnation: str = ""
     code: int | None = None
-    """The exit code of the last agent that the engine has reported as ended; None if it does not know."""
+    """The exit code of the last agent, as it or the engine says; None if neither does."""
+    ended: bool = False
+    """True if the engine has said last that the agent has ended."""
     fingerprint: Fingerprint | None = None
     """Of its last agent."""
     clock_offset_s: float | None = None
@@ -172,7 +174,7 @@ class HostSlot:
         self.agent, self.incarnation, self.fingerprint = msg.agent, msg.incarnation, msg.fingerprint
         self.clock_offset_s = msg.clock - now if msg.clock else None
         self.hopeless = self.told_to_end = False
-        self.failed, self.use = "", None
+        self.failed, self.code, self.use, self.ended = "", None, None, False
         self.move("joined", reason="")
         self.nodes.clear()
 
@@ -224,15 +226,21 @@ class HostSlot:
             return ()
 
     def heard(self, event: HostEvent, now: float) -> None:
-        """Note what the engine says."""
+        """Note what the engine says.
+
+        An agent that cannot take part knows better why than the engine, whose word may come at any time. What the agent
+        has said stands until the engine starts the next one.
+        """
         self.where = event.where or self.where
         if self.failed and self.hopeless:
-            return  # the engine knows less
-        self.reason = event.reason
-        if event.state != "ended":
-            self.failed, self.code = "", event.code
-        elif event.code is not None and not self.failed:  # else the agent has said it, and the engine knows less
-            self.code = event.code
+            return
+        if event.state == "started" and (self.ended or self.state == "asked"):
+            self.failed = ""
+        self.ended = event.state == "ended"
+        if not self.failed:
+            self.reason = event.reason
+            if event.code is not None or event.state != "ended":
+                self.code = event.code
         self.hopeless = event.state == "ended" and not event.again
         if self.present or self.state in ("left", "gone"):
             return

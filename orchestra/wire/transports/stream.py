@@ -239,8 +239,10 @@ class StreamListener:
             except OSError as error:
                 # Most likely it has other certificates. But a member that finds a faster way hangs up as well.
                 hung_up = not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError)
-                reason = error.reason if isinstance(error, ssl.SSLError) else "it hung up"
-                said = f"{peer[0]}:{peer[1]} and this node do not agree on TLS: {reason}"
+                where = f"{peer[0]}:{peer[1]}"
+                said = f"{where} and this node do not agree on TLS: {getattr(error, 'reason', error)}"
+                if hung_up:
+                    said = f"{where} hung up during the TLS handshake: it has found a faster way, or refuses this run"
                 self._refusals.add(loop.time(), source_of(peer[0]), said, expected=hung_up)
 
 

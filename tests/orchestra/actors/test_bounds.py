@@ -205,6 +205,23 @@ def test_a_source_is_told_once_in_a_minute() -> None:
     assert [line["count"] for line in lines if "count" in line] == [58]
 
 
+def test_refusals_that_are_expected_in_a_healthy_run_are_no_warning_and_hide_none() -> None:
+    with capture_logs() as lines:
+        refusals = Refusals(get())
+        for n in range(2 * REFUSALS):
+            refusals.add(50.0 + n, f"member {n}", "it hung up", expected=True)
+        assert {line["log_level"] for line in lines} == {"info"}
+        refusals.add(90.0, "member 0", "it knows another secret")
+        refusals.add(90.0, "member 0", "it knows another secret")
+        refusals.add(90.0, "member 0", "it hung up", expected=True)
+        refusals.sum_up(90.0, final=True)
+    assert [(line["log_level"], line.get("reason", line.get("last")), line.get("count")) for line in lines[-3:]] == [
+        ("warning", "it knows another secret", None),
+        ("warning", "it knows another secret", 1),
+        ("info", "it hung up", REFUSALS + 1),
+    ]
+
+
 def test_an_interval_of_few_refusals_has_nothing_to_sum_up() -> None:
     with capture_logs() as lines:
         refusals = Refusals(get())

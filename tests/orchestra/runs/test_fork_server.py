@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -227,6 +228,21 @@ def test_a_template_that_is_killed_takes_no_process_with_it_and_is_replaced(run,
     assert (again["node"], again["loaded"] != seen["m"]["loaded"]) == ("m", True)
     assert members.ends() == 0
     assert "its exit code was lost with the template that had forked it" in members.err.replace("\n", " ")
+
+
+def test_a_template_outlives_the_signals_that_a_cancelled_job_gets_and_ends_quietly_with_its_root(run) -> None:
+    members = run("--wanted", "5")
+    seen = members.seen(4)
+    templates = members.templates()
+    for template in templates:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            template.send_signal(number)
+    psutil.Process(seen["m"]["pid"]).kill()
+    (again,) = members.seen(1).values()
+    assert (again["parent"], again["loaded"]) == (templates[1].pid, [templates[1].pid])
+    assert members.ends() == 0
+    assert psutil.wait_procs(templates, PATIENCE_S)[1] == []
+    assert "template" not in members.err
 
 
 def test_processes_are_not_forked_from_a_template_with_threads(run) -> None:

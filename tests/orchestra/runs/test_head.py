@@ -534,6 +534,39 @@ def test_an_agent_that_cannot_take_part_says_why_and_only_a_full_disk_is_tried_a
     at_a_table(run, code, tmp_path, test, min_hosts=1)
 
 
+def test_the_code_that_an_agent_has_said_stands_until_the_engine_starts_the_next_one() -> None:
+    """The engine's words arrive when they like: that it has started the agent, even after the agent has failed."""
+    clock = ManualClock()
+    clock.advance(100.0)
+    slot = HostSlot(2, HostSettings(2, "cpu2"), clock.monotonic(), HostsRecord(None, clock))
+    slot.move("joined")
+    slot.failed, slot.code = "needs 6 MB in '/scratch', has 1", 74
+    started, ended = HostEvent(2, "started", "cpu2 by ssh"), HostEvent(2, "ended", "cpu2 by ssh", "exit code 255", 255)
+    slot.heard(started, 101.0)
+    assert slot.code == 74
+    slot.move("gone", slot.failed)
+    slot.heard(ended, 102.0)
+    slot.move("asked")
+    slot.heard(ended, 103.0)
+    assert (slot.code, slot.reason) == (74, "needs 6 MB in '/scratch', has 1")
+    assert isinstance(slot.cause("its host is gone"), CannotWrite)
+    slot.heard(started, 104.0)
+    slot.heard(ended, 105.0)
+    assert (slot.code, slot.reason) == (255, "exit code 255")
+
+
+def test_the_disk_of_an_earlier_agent_is_not_the_cause_of_the_loss_of_a_later_one(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    def test(table: Table) -> None:
+        table.arrives(2, "full")
+        table.head.slots[2].code = CANNOT_WRITE
+        table.arrives(2, "next")
+        assert table.head.slots[2].cause("closed its connection") is None
+
+    at_a_table(run, code, tmp_path, test)
+
+
 def test_each_host_has_played_what_its_nodes_have(run: Run, code: Bundle, tmp_path: Path) -> None:
     async def test(table: Table) -> None:
         table.arrives(1, "a1")
