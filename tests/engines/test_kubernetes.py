@@ -27,6 +27,15 @@ print(json.dumps(documents))
 """
 
 
+JOB_SET = """
+import json, sys, yaml
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+(sent,) = yaml.safe_load_all(sys.stdin)
+print(json.dumps([sent, JobsetV1alpha2JobSet.from_dict(sent).to_dict()]))
+"""
+"""A model drops the fields that it does not know."""
+
+
 def validated(python: Path, text: str) -> list[dict[str, Any]]:
     """Return the documents of YAML that all versions take."""
     done = subprocess.run(
@@ -52,6 +61,20 @@ def test_the_yaml_is_taken_by_the_published_schemas_and_a_misspelt_field_is_not(
     assert [each["kind"] for each in validated(kubernetes_python, text)] == ["Service", "Job", "Job"]
     with pytest.raises(AssertionError, match="completionz"):
         validated(kubernetes_python, text.replace("completions:", "completionz:", 1))
+
+
+def test_a_job_set_is_taken_whole_by_the_published_models_and_a_misspelt_field_is_not(
+    kubernetes_python: Path, tmp_path: Path
+) -> None:
+    text = written(tmp_path, "--hosts", "3", "--head-gpus", "1", "--jobset")
+
+    def lost(text: str) -> list[str]:
+        words = [str(kubernetes_python), "-c", JOB_SET]
+        done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=120, check=True)
+        return [each.partition(":")[0] for each in lacking(*json.loads(done.stdout))]
+
+    assert lost(text) == []
+    assert lost(text.replace("replicas:", "replicaz:", 1)) == [".spec.replicatedJobs[0].replicaz"]
 
 
 class Cluster(WatchedRun):
@@ -216,4 +239,4 @@ def lacking(sent: Any, back: Any, where: str = "") -> list[str]:
     if isinstance(sent, list):
         pairs = zip(sent, [*(back or ()), *[None] * len(sent)], strict=False)
         return [each for place, (one, other) in enumerate(pairs) for each in lacking(one, other, f"{where}[{place}]")]
-    return [] if sent == back else [f"{where}: sent {sent!r}, and {back!r} came back"]
+    return [] if str(sent) == str(back) else [f"{where}: sent {sent!r}, and {back!r} came back"]
