@@ -13,8 +13,6 @@ P sequences, M battles for each, T steps, A agents, U actions.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -147,14 +145,15 @@ def report_sequence(scenario: str, who: str, sequence: Sequences, args: argparse
 
 def report_run(run: Path, args: argparse.Namespace) -> None:
     """Print how a run's policy plays, and how well the best of its sequences of actions."""
-    env, policy, _, _ = load_policy(RunDirectory.open(run), None, 64, seed=args.seed)
-    if not isinstance(env, Skirmish) or env.spec.fields:
+    directory = RunDirectory.open(run)
+    env, policy, _, _ = load_policy(directory, None, 64, seed=args.seed, start_jitter=0.0)
+    if not isinstance(env, Skirmish):
         raise SystemExit(f"{run} does not play the simulator")
     rng = np.random.default_rng(args.seed)
-    make_env = partial(Skirmish, replace(env.scenario), 64, seed=args.seed + 10**6)
-    wins = (
-        int(play(make_env(start_jitter=jitter), policy, args.episodes, rng).won.sum()) for jitter in args.start_jitter
+    elsewhere = (
+        load_policy(directory, None, 64, seed=args.seed + 10**6, start_jitter=jitter)[0] for jitter in args.start_jitter
     )
+    wins = (int(play(battles, policy, args.episodes, rng).won.sum()) for battles in elsewhere)
     report(env.spec.name, "greedy policy", wins, args.episodes, args.start_jitter)
     sequences = recorded(env, policy, rng)
     best = best_of(env.spec.name, sequences, seed=args.seed + 1)
