@@ -288,6 +288,7 @@ def test_a_request_for_a_version_that_has_not_come_waits_for_it(run, stage) -> N
             await ref.tell(JoinMsg(role="proxy", ref=member.ref, environments=0))
             await ref.tell(params(3))
             await ref.tell(PullParamsMsg(version=5, ref=member.ref))
+            await scene.settle()
             await ref.tell(params(4))  # still an older one
             await scene.settle()
             assert member.of(LoadParamsMsg) == []
