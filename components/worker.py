@@ -77,7 +77,7 @@ class Worker(
     n_envs: int
     exploration: LinearSchedule
     segment_length: int | None = None
-    steps_per_turn: int = 16
+    steps_per_turn: int = 8
     threads: int = 1
     sync: SyncRule = ALWAYS
 

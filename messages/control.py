@@ -51,7 +51,7 @@ class CollectMsg(Message):
     """Episodes that the recipient may send beyond those `received`: its credit. None for any number, 0 to pause."""
     received: int
     """Episodes that the sender has received from the recipient."""
-    unit: Literal["segments", "steps"] = "segments"
+    unit: Literal["segments", "steps"]
     """What is counted. With steps, a credit is used up by exactly so many of environments in lock-step, and all
     segments end with it; other environments may make a few more."""
 
@@ -60,7 +60,7 @@ class CollectMsg(Message):
         return None if self.episodes is None else max(self.episodes - max(sent - self.received, 0), 0)
 
 
-PAUSE = CollectMsg(episodes=0, received=0)
+PAUSE = CollectMsg(episodes=0, received=0, unit="segments")
 
 
 class EvaluationResultMsg(Message):

@@ -28,6 +28,7 @@ from orchestra.runs.topology import Topology
 
 NAME = "experiment"
 """The function of a file that `orchestra run` calls."""
+_DEFINED = re.compile(rf"^(?:def {NAME}\b|{NAME} =)", re.MULTILINE)
 importing: ContextVar[Path | None] = ContextVar("importing", default=None)
 """The experiment's file that is being imported, if one is."""
 _named: ContextVar[set[Path] | None] = ContextVar("named", default=None)
@@ -87,6 +88,7 @@ def find_experiment(path: Path) -> Path:
         str(file.relative_to(folder).with_suffix("")): file
         for folder in _OUR_EXPERIMENTS
         for file in folder.rglob("[!_]*.py")
+        if _DEFINED.search(file.read_text())  # others are programs of their own
     }
     if str(path) in ours:
         return ours[str(path)]

@@ -11,7 +11,7 @@ from messages import CollectMsg
 from messages.control import PAUSE
 from orchestra import Ref
 
-COLLECT = CollectMsg(episodes=5, received=0)
+COLLECT = CollectMsg(episodes=5, received=0, unit="segments")
 
 
 def test_who_is_there_is_told(run, stage) -> None:
@@ -37,10 +37,10 @@ def test_who_is_gone_is_passed_over(run, stage) -> None:
 
 
 def test_a_credit_is_what_was_granted_less_what_is_on_its_way() -> None:
-    message = CollectMsg(episodes=5, received=10)
+    message = CollectMsg(episodes=5, received=10, unit="segments")
     assert [message.credit(sent) for sent in (10, 12, 15, 17)] == [5, 3, 0, 0]
     assert message.credit(0) == 5  # the sender has counted episodes of an earlier incarnation
-    assert CollectMsg(episodes=None, received=10).credit(10**9) is None
+    assert CollectMsg(episodes=None, received=10, unit="segments").credit(10**9) is None
     assert PAUSE.credit(0) == 0
 
 
@@ -71,7 +71,7 @@ def test_credits_are_shared_by_environments_and_those_without_any_come_first(mon
     below.receive("here/a", 1)
     step(below.grant(3))
     assert [below.members[address].credit for address in members] == [1, 2, 0]
-    assert members["here/b"][-1] == CollectMsg(episodes=2, received=6)
+    assert members["here/b"][-1] == CollectMsg(episodes=2, received=6, unit="segments")
     assert len(members["here/a"]) == 1
     assert members["here/c"] == []
     step(below.grant(10**6))

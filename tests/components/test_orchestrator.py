@@ -212,11 +212,11 @@ def test_who_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> N
         async with stage() as scene:
             play = Run(scene)
             early = await play.join_worker("early")
-            assert early.told == [CollectMsg(episodes=4, received=0)]
+            assert early.told == [CollectMsg(episodes=4, received=0, unit="segments")]
             await play.tell(params(0), params(1))
             late = await play.join_worker("late", environments=3)
             assert [load.version for load in late.of(LoadParamsMsg)] == [1]
-            assert late.told[1:] == [CollectMsg(episodes=12, received=0)]
+            assert late.told[1:] == [CollectMsg(episodes=12, received=0, unit="segments")]
 
     run(main())
 
@@ -337,7 +337,7 @@ def test_the_error_buffer_follows_the_environments_that_play(run, stage) -> None
             assert proxy.of(CollectMsg) == []
             await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=2, environments=4))
             assert (play.limiter.min_diff, play.limiter.max_diff) == (-8.0, 12.0)
-            assert proxy.of(CollectMsg) == [CollectMsg(episodes=16, received=0)]
+            assert proxy.of(CollectMsg) == [CollectMsg(episodes=16, received=0, unit="segments")]
             await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=1, environments=3))
             assert play.limiter.max_diff == 10.0
             await scene.kill(proxy)
@@ -368,7 +368,7 @@ def test_the_credits_of_a_lost_proxy_go_to_the_others(run, stage, episodes, how:
                 await play.tell(WorkerCountMsg(proxy=one.ref, workers=0, environments=0))
             else:
                 await play.tell(JoinMsg(role="proxy", ref=one.ref, environments=0))
-            assert other.of(CollectMsg)[-1] == CollectMsg(episodes=8, received=0)
+            assert other.of(CollectMsg)[-1] == CollectMsg(episodes=8, received=0, unit="segments")
 
     run(main())
 
@@ -567,7 +567,7 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
                 "SampleBatchMsg",
             ]
             for worker in (one, other, late):
-                assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
+                assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0, unit="segments")
                 assert worker.of(LoadParamsMsg)[-1].env_steps == 5
 
     run(main())
@@ -604,7 +604,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             await play.train()
             assert await ended(play) == STOPPED
             assert play.asked == [1, 2]
-            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0, unit="segments")
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [7]  # with what came meanwhile
             await scene.settle()
@@ -687,7 +687,7 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
             assert (play.limiter.inserted, play.limiter.sampled) == (4, 2)
             worker = await play.join_worker("worker")
             assert play.asked == [3, 4]
-            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0, unit="segments")
             for name in ("env_steps", "episodes", "updates", "train_return", "epsilon", "params_lag", "metrics"):
                 assert getattr(play.progress, name) == getattr(before, name), name
 
@@ -712,7 +712,7 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
             with capture_logs() as logs:
                 scene.clock.advance(RETURN_S)
                 await scene.settle()
-            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0, unit="segments")
             assert "continues without workers that have not joined again" in [line["event"] for line in logs]
 
     run(main())
@@ -773,7 +773,7 @@ def test_after_a_checkpoint_that_cannot_be_written_the_run_goes_on_and_the_next_
                 await checkpointed(play, worker, episodes, FULL if who == "worker" else "")
             assert (read_state(tmp_path), [path.name for path in (tmp_path / "state").iterdir()]) == (first, [STATE_5])
             assert [line["error"] for line in logs if line["log_level"] == "error"] == [FULL]
-            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0, unit="segments")
             await checkpointed(play, worker, episodes)
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000013"]
             assert not play.cell.stopping
@@ -893,7 +893,7 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.tell(episodes(*[1] * 9))
             assert play.asked == [1, 2]
             await play.tell(result_at(9), episodes(1))
-            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0, unit="segments")
             assert [message.env_steps for message in evaluator.of(EvaluateMsg)] == [9, 10]
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
@@ -1102,7 +1102,7 @@ def test_a_stop_that_is_no_interruption_saves_and_is_a_failure(run, stage, episo
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [5]
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
             assert best_of(tmp_path, scripted)[0] == 0
-            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0, unit="segments")
             assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "failed"]
 
     run(main())

@@ -39,7 +39,7 @@ UP = (JoinMsg, InsertTransitionMsg, WorkerCountMsg, PullParamsMsg, SyncMsg)
 DOWN = (LoadParamsMsg, CollectMsg, ProbesMsg, VersionMsg)
 NEVER = 10**9
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
-RUNS = CollectMsg(episodes=None, received=0)
+RUNS = CollectMsg(episodes=None, received=0, unit="segments")
 FAR = SyncRule("kl", float("inf"))
 PROBES = ProbesMsg(number=0, inputs=Arrays({"last_actions": np.zeros((2, 1, 2), np.int64)}))
 
@@ -113,7 +113,7 @@ def test_a_worker_waits_for_what_it_has_asked_for(run, stage, spawn) -> None:
             versions = np.concatenate([msg.versions for msg in up.of(InsertTransitionMsg)])
             assert set(versions.tolist()) == {4, 8}
             assert at_rest < len(up.of(InsertTransitionMsg))
-            await worker.tell(CollectMsg(episodes=0, received=0))
+            await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
             await scene.settle()
 
     run(main())
@@ -130,7 +130,7 @@ def test_exploration_follows_the_steps_of_the_run_between_loads_too(run, stage, 
             for version, (env_steps, epsilon) in enumerate([(25, 0.75), (100, 0.0)], start=1):
                 await worker.tell(news(version, env_steps=env_steps))
                 received = sum(msg.segments for msg in up.of(InsertTransitionMsg))
-                await worker.tell(CollectMsg(episodes=1, received=received))
+                await worker.tell(CollectMsg(episodes=1, received=received, unit="segments"))
                 message = await up.next(InsertTransitionMsg)
                 assert message.per_segment["epsilon"].tolist() == [epsilon] * message.segments
                 await scene.settle()
@@ -150,7 +150,7 @@ def test_decisions_are_reported_before_the_experience_that_follows_them(run, sta
             kinds = [type(msg) for msg in up.told if isinstance(msg, SyncMsg | InsertTransitionMsg)]
             assert kinds[:2] == [SyncMsg, InsertTransitionMsg]
             assert up.of(SyncMsg) == [SyncMsg(worker=worker.address, decisions=((None, 0, None, None, True),))]
-            await worker.tell(CollectMsg(episodes=0, received=0))
+            await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
             await scene.settle()
 
     run(main())
@@ -400,7 +400,7 @@ def test_a_worker_whose_proxy_is_lost_while_it_waits_asks_the_next_one(run, stag
             assert [msg.version for msg in again.of(PullParamsMsg)] == [3]
             await worker.tell(params(3))
             await again.next(InsertTransitionMsg)
-            await worker.tell(CollectMsg(episodes=0, received=0))
+            await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
             await scene.settle()
 
     run(main())

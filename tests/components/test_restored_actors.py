@@ -61,7 +61,7 @@ def test_a_proxy_has_its_workers_save_and_keeps_a_worker_waiting_that_joins_mean
             up = scene.probe("up", *UP)
             proxy, workers = await proxy_with_workers(scene, up, "one", "other")
             await proxy.tell(params(3))
-            await proxy.tell(CollectMsg(episodes=None, received=0))
+            await proxy.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
             await scene.settle()
             asked = SaveStateMsg(env_steps=7, reply_to=proxy)
@@ -70,9 +70,9 @@ def test_a_proxy_has_its_workers_save_and_keeps_a_worker_waiting_that_joins_mean
             await proxy.tell(JoinMsg(role="worker", ref=late.ref, environments=1))
             await scene.settle()
             assert [type(each) for each in late.told] == [LoadParamsMsg]
-            await proxy.tell(CollectMsg(episodes=None, received=0))
+            await proxy.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await scene.settle()
-            assert late.of(CollectMsg) == [CollectMsg(episodes=None, received=0)]
+            assert late.of(CollectMsg) == [CollectMsg(episodes=None, received=0, unit="segments")]
 
     run(main())
 

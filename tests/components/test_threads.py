@@ -68,11 +68,11 @@ def test_the_last_actor_of_a_process_does_not_decide_for_the_others(run, stage, 
                 threads=2,
             )
             await worker.tell(LoadParamsMsg(version=0, params=np.zeros(2, np.float32), env_steps=0))
-            await worker.tell(CollectMsg(episodes=None, received=0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await up.hear(InsertTransitionMsg)
             await trainer.tell(one_batch())
             await up.hear(TrainResultMsg)
-            await worker.tell(CollectMsg(episodes=0, received=0))
+            await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
             await up.next(InsertTransitionMsg)
 
     run(main())

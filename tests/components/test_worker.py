@@ -52,7 +52,7 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            told = [params(4), CollectMsg(episodes=None, received=0)]
+            told = [params(4), CollectMsg(episodes=None, received=0, unit="segments")]
             for message in told if first == "parameters" else reversed(told):
                 await scene.settle()
                 assert up.of(InsertTransitionMsg) == []
@@ -69,7 +69,7 @@ def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(CollectMsg(episodes=None, received=0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await up.hear(InsertTransitionMsg, 4)
             assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)] == [[2, 3, 2, 2, 3]] * 4
 
@@ -83,9 +83,9 @@ def test_a_paused_worker_waits_and_goes_on_where_it_was(run, stage, spawn) -> No
             worker = spawn(scene, up, steps_per_turn=4)
             await worker.tell(params(0))
             for _ in range(3):
-                await worker.tell(CollectMsg(episodes=None, received=0))
+                await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
                 await up.next(InsertTransitionMsg)
-                await worker.tell(CollectMsg(episodes=0, received=0))
+                await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
                 await scene.settle()  # it does not come to rest before it has stopped stepping
             lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
             assert set(lengths) == {2, 3}
@@ -102,7 +102,7 @@ def test_a_worker_stops_when_its_credits_are_used(run, stage, spawn) -> None:
             await worker.tell(params(0))
 
             async def sent_with(episodes: int, received: int) -> int:
-                await worker.tell(CollectMsg(episodes=episodes, received=received))
+                await worker.tell(CollectMsg(episodes=episodes, received=received, unit="segments"))
                 await scene.settle()
                 messages = up.of(InsertTransitionMsg)
                 assert {message.sender for message in messages} == {worker.address}
@@ -122,14 +122,14 @@ def test_told_twice_to_run_it_steps_no_faster(run, stage, spawn) -> None:
             worker = spawn(scene, up)
             await worker.tell(params(0))
             for message in (
-                CollectMsg(episodes=None, received=0),
+                CollectMsg(episodes=None, received=0, unit="segments"),
                 params(1),
-                CollectMsg(episodes=None, received=0),
+                CollectMsg(episodes=None, received=0, unit="segments"),
                 params(2),
             ):
                 await worker.tell(message)
                 await up.next(InsertTransitionMsg)  # by now it has read this, and an unread one does not replace it
-            await worker.tell(CollectMsg(episodes=0, received=0))
+            await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
             await scene.settle()
             flows = {(flow.sender, flow.type): flow.count for flow in scene.node.statistics().message_counts}
             # One step is on its way at a time: each but the last found the worker running and told a message.
@@ -143,7 +143,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(CollectMsg(episodes=None, received=0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             for version, (env_steps, epsilon) in enumerate([(0, 1.0), (25, 0.75), (100, 0.0), (900, 0.0)]):
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
@@ -159,7 +159,7 @@ def test_a_worker_whose_upstream_died_joins_the_next_and_goes_on_with_its_episod
             up = scene.probe("up", *UP)
             worker = spawn(scene, up, steps_per_turn=1)
             await worker.tell(params(1))
-            await worker.tell(CollectMsg(episodes=1, received=0))
+            await worker.tell(CollectMsg(episodes=1, received=0, unit="segments"))
             assert (await up.hear(InsertTransitionMsg)).lengths.tolist() == [2]
             await scene.settle()
             await scene.kill(up)
@@ -171,7 +171,7 @@ def test_a_worker_whose_upstream_died_joins_the_next_and_goes_on_with_its_episod
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []  # it waits for a word again
             await worker.tell(params(2))
-            await worker.tell(CollectMsg(episodes=1, received=0))
+            await worker.tell(CollectMsg(episodes=1, received=0, unit="segments"))
             message = await up.hear(InsertTransitionMsg)
             # Of the episode of three steps two were made before.
             assert (message.lengths.tolist(), message.versions.tolist()) == ([3], [1, 1, 2])
@@ -228,7 +228,7 @@ def test_a_step_meant_by_an_incarnation_before_is_not_made_without_parameters(ru
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(CollectMsg(episodes=None, received=0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await worker.tell(StepMsg())
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []
@@ -306,7 +306,7 @@ def test_messages_get_their_turn_between_steps(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(CollectMsg(episodes=None, received=0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await up.hear(InsertTransitionMsg)
             async with asyncio.timeout(5):
                 await scene.stop(worker)  # a graceful stop, in the midst of it

@@ -127,12 +127,12 @@ def test_one_load_reaches_every_worker(run, stage) -> None:
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = await joined(scene, proxy, "a", "b", "c")
             await proxy.tell(params(7))
-            await proxy.tell(CollectMsg(episodes=None, received=0))
+            await proxy.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await scene.settle()
             for worker in workers:
                 (load,) = worker.of(LoadParamsMsg)
                 assert (load.version, load.env_steps, load.params.tolist()) == (7, 7, [7.0] * 3)
-                assert worker.of(CollectMsg) == [CollectMsg(episodes=None, received=0)]
+                assert worker.of(CollectMsg) == [CollectMsg(episodes=None, received=0, unit="segments")]
 
     run(main())
 
@@ -146,9 +146,9 @@ def test_a_worker_that_joins_late_gets_the_newest_parameters_and_waits_for_credi
             assert early.told == []  # there was nothing to tell yet
             for message in (
                 params(1),
-                CollectMsg(episodes=None, received=0),
+                CollectMsg(episodes=None, received=0, unit="segments"),
                 params(2),
-                CollectMsg(episodes=0, received=0),
+                CollectMsg(episodes=0, received=0, unit="segments"),
             ):
                 await proxy.tell(message)
                 await scene.settle()
@@ -166,7 +166,7 @@ def test_a_proxy_shares_its_credits_and_those_of_a_dead_worker_go_to_the_others(
             up = scene.probe("up", *UP)
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             one, other = await joined(scene, proxy, "one", "other")
-            await proxy.tell(CollectMsg(episodes=6, received=0))
+            await proxy.tell(CollectMsg(episodes=6, received=0, unit="segments"))
             await scene.settle()
             assert [each.of(CollectMsg)[-1].episodes for each in (one, other)] == [3, 3]
             await proxy.tell(episodes(1, 1, sender=one.ref.address))
@@ -174,14 +174,14 @@ def test_a_proxy_shares_its_credits_and_those_of_a_dead_worker_go_to_the_others(
             await scene.settle()
             assert {message.sender for message in up.of(InsertTransitionMsg)} == {proxy.address}
             assert {message.source for message in up.of(InsertTransitionMsg)} == {proxy.address}
-            assert other.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
+            assert other.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0, unit="segments")
             await scene.kill(other)
-            await proxy.tell(CollectMsg(episodes=9, received=2))  # before the Orchestrator knows
+            await proxy.tell(CollectMsg(episodes=9, received=2, unit="segments"))  # before the Orchestrator knows
             (late,) = await joined(scene, proxy, "late")
             assert late.of(CollectMsg) == []
-            await proxy.tell(CollectMsg(episodes=3, received=2))
+            await proxy.tell(CollectMsg(episodes=3, received=2, unit="segments"))
             await scene.settle()
-            assert late.of(CollectMsg) == [CollectMsg(episodes=3, received=0)]
+            assert late.of(CollectMsg) == [CollectMsg(episodes=3, received=0, unit="segments")]
 
     run(main())
 

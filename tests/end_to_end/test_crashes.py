@@ -45,8 +45,9 @@ class FailingProxy(WorkerProxy):
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await super().insert(msg)
-        if self._params is not None and self._params.env_steps > 12_000:
-            raise ArithmeticError(f"{self._params.version} {sorted(self._workers.refs)}")
+        params = self._published.params
+        if params is not None and params.env_steps > 12_000:
+            raise ArithmeticError(f"{params.version} {sorted(self._workers.refs)}")
 
 
 class FailingOrchestrator(Orchestrator):

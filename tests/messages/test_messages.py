@@ -145,7 +145,7 @@ EXAMPLES: list[Message] = [
     ),
     SyncMsg(worker="w/worker", decisions=((None, 3, None, None, True), (3, 9, 0.5, 0.25, False))),
     WorkerCountMsg(proxy=HERE, workers=3, environments=3),
-    CollectMsg(episodes=0, received=0),
+    CollectMsg(episodes=0, received=0, unit="segments"),
     NotSavedMsg(error="No space left on device"),
     ProgressMsg(**progress()),
     SampleBatchMsg(number=1, batch_size=32, trainer=HERE),
@@ -300,13 +300,13 @@ def test_of_params_versions_pace_progress_and_sizes_only_the_newest_unread_count
     mailbox = Mailbox("host/worker")
     for running in (True, False, True):
         for message in (
-            CollectMsg(episodes=running, received=0),
+            CollectMsg(episodes=running, received=0, unit="segments"),
             WorkerCountMsg(proxy=HERE, workers=running, environments=running),
         ):
             mailbox.put(("learner/orchestrator", message, 1, 0, 0.0, None))
     left = [item[1] for item in mailbox.drain()]
     assert left == [
-        CollectMsg(episodes=1, received=0),
+        CollectMsg(episodes=1, received=0, unit="segments"),
         *(WorkerCountMsg(proxy=HERE, workers=n, environments=n) for n in (1, 0, 1)),
     ]
 

@@ -119,7 +119,7 @@ def test_a_proxy_that_waits_for_its_workers(run, stage) -> None:
                     JoinMsg(role="worker", ref=other.ref, environments=1),
                     params(3),
                 ),
-                CollectMsg(episodes=None, received=0),
+                CollectMsg(episodes=None, received=0, unit="segments"),
                 *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref, error="")),
             ):
                 await ref.tell(message)
