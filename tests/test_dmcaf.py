@@ -147,6 +147,7 @@ def test_a_run_that_is_beyond_its_goal_has_no_time_left(
     assert "130 of 100 steps, 10 steps/s, 0:00:00 left; of all 0:00:20" in capsys.readouterr().out
 
 
+@pytest.mark.minutes
 def test_the_figure_is_made_of_whole_runs_and_goes_on_where_it_was_stopped(
     dmcaf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def over(launch: Any, hosts: int, *words: str) -> Any:
     return launched
 
 
+@pytest.mark.minutes
 def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch: Any) -> None:
     """The run is interrupted, and goes on with one host in place of two: nothing of the other is left in it.
 
