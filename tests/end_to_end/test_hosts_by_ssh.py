@@ -69,9 +69,8 @@ def test_each_host_that_cannot_be_used_is_named_with_its_reason(lab: Any, tmp_pa
     lab.until_nothing_is_left(10)
 
 
-@pytest.mark.parametrize(
-    "flags", [pytest.param((), id="by itself"), pytest.param(("--tunnel",), id="on request", marks=pytest.mark.minutes)]
-)
+@pytest.mark.minutes
+@pytest.mark.parametrize("flags", [pytest.param((), id="by itself"), pytest.param(("--tunnel",), id="on request")])
 def test_hosts_that_reach_the_head_by_ssh_alone_play_through_it(lab: Any, flags: tuple[str, ...]) -> None:
     lab.network[1].lose(incoming=1, but_port=SSH_PORT)  # other packets than those of ssh do not arrive at the head
     launched = lab.run(*LONG, *flags, listen="tcp://*:0")

@@ -58,6 +58,7 @@ def interrupted(launched: Any, lab: Any, *, restarted: Collection[str] = ()) -> 
     lab.until_nothing_is_left(30)
 
 
+@minutes
 def test_a_partition_of_ten_seconds_loses_nothing(lab: Any) -> None:
     launched = lab.run(*LONG)
     launched.until_playing()
