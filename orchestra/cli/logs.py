@@ -28,7 +28,7 @@ def command(arguments: list[str]) -> int:
         description="Print what all nodes of a run have logged, and what the processes of other hosts have printed, in "
         "the order of the head's clock.",
     )
-    add_run_to(parser)
+    add_run_to(parser, default="the newest")
     parser.add_argument("--host", metavar="K", help="only what happened on this host: its slot, or its name")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written later, until Ctrl-C")
     options = parser.parse_strictly(arguments)

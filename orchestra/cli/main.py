@@ -33,6 +33,7 @@ _USAGE = {
     "top": "top [RUN_DIR]",
     "logs": "logs [RUN_DIR]",
     "scale": "scale N",
+    "config": "config [RUN_DIR]",
     "prune": "prune --keep N",
     "token": "token RUN_DIR",
     "host": "host --token -",

@@ -42,17 +42,17 @@ def parsed(parser: FlagParser, arguments: list[str], seconds: str) -> Namespace:
     return options
 
 
-def add_run_to(parser: FlagParser) -> None:
+def add_run_to(parser: FlagParser, *, default: str = "the newest that is running") -> None:
     """Add the arguments that select a run, for `run_of`."""
     parser.add_argument(
-        "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest that is running)"
+        "run", metavar="RUN_DIR", type=Path, nargs="?", help=f"the run's directory (default: {default})"
     )
     parser.add_argument(
         "--runs-dir",
         type=Path,
         default=Path("runs"),
         metavar="DIR",
-        help="where the newest running run is searched (default: runs)",
+        help="where that run is searched (default: runs)",
     )
 
 

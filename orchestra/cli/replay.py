@@ -99,7 +99,7 @@ def parser() -> FlagParser:
 
 
 def command(arguments: list[str]) -> int:
-    """Run `orchestra replay` with these arguments, and return the exit code."""
+    """Run an actor of a recorded run again."""
     options = parser().parse_strictly(arguments)
     _check(options)
     if (code := _recorded_code(options)) is not None:

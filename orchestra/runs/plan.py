@@ -280,7 +280,7 @@ def plan(
             quiet=quiet,
             trace=trace_settings,
             tls_dir=tls_dir if "tls://" in listen else None,
-            shared_memory=_shared_memory_bytes(shared_memory),
+            shared_memory=shared_memory_bytes(shared_memory),
             unencrypted=tls == "off",
         ),
         layout=layout,
@@ -329,7 +329,7 @@ def _shapes(hosts: HostsOptions | None, layout: Layout, *, in_one_process: bool)
     return hosts.shapes(this)
 
 
-def _shared_memory_bytes(mib: int | None) -> int:
+def shared_memory_bytes(mib: int | None) -> int:
     """Return how many bytes an arena of shared memory has, as given, as the environment says, or by default.
 
     Raises:
