@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test quick test-engines network-tools lint types format setup clean
+.PHONY: run test quick test-engines test-pythons network-tools lint types format docs dist setup clean
 
 run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
@@ -19,6 +19,13 @@ quick: $(VENV)/.installed  ## the tests that take milliseconds
 test-engines: $(VENV)/.installed  ## tests on real SLURM, Kubernetes and Ray, as far as they can be had here
 	@for engine in slurm ray kubernetes; do sh tests/support/install_$$engine.sh $(abspath $(BIN)/python); done
 	ORCHESTRA_ENGINES=1 $(BIN)/python -m pytest tests/engines $(ARGS)
+
+test-pythons:  ## the tests that take milliseconds, on every Python from 3.11 to 3.14 that is found
+	@for version in 3.11 3.12 3.13 3.14; do \
+	  if command -v python$$version >/dev/null; then \
+	    $(MAKE) --no-print-directory quick PYTHON=python$$version VENV=.venv-$$version || exit 1; \
+	  else echo "NOT TESTED HERE: there is no python$$version"; fi; \
+	done
 
 network-tools:  ## install, in a container of CI, the ssh server and the network tools of the tests on many hosts
 	@sh tests/support/install_network_tools.sh
@@ -34,6 +41,12 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed  ## the documentation site, into build/site
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto -b html docs build/site
+
+dist: $(VENV)/.installed  ## the wheel and the source archive, into dist
+	$(BIN)/python -m build
+
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -43,4 +56,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-3.* build dist .mypy_cache .ruff_cache .pytest_cache

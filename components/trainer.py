@@ -11,6 +11,7 @@ from components.checkpoints import run_state
 from components.checkpoints.policy_file import as_arrays, as_tensors, load_checkpoint, save_checkpoint
 from components.digests import Digests
 from components.envs.base import EnvSpec
+from components.policies import devices
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.checks import check_log_prob
 from components.rollout import PolicyFactory
@@ -69,6 +70,8 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         self._published = False  # the present parameters are those of the version
 
     async def started(self) -> None:
+        if (advice := devices.advice()) is not None:
+            self.log.info(advice)
         if self.resume_from is not None:
             path = _policy_file(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]

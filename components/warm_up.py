@@ -1,7 +1,7 @@
 """`orchestra warm-up`: compile ahead of time what a machine's first run would compile."""
 
 from components.envs import Skirmish
-from components.policies import kernel
+from components.policies import devices, kernel
 from orchestra import FlagParser
 
 _HELP = """Compile the battle simulator and the loops of a gradient step for this machine.
@@ -16,4 +16,6 @@ def command(arguments: list[str]) -> int:
     Skirmish("3m", 1).prepare()
     kernel.prepare()
     print("The battle simulator and the loops of a gradient step are compiled.")
+    if (advice := devices.advice()) is not None:
+        print(advice)
     return 0

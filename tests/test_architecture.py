@@ -191,4 +191,5 @@ def test_nothing_else_lies_at_the_top() -> None:
     assert {name.partition("/")[0] for name in known} == {
         *("orchestra", "components", "messages", "experiments", "tests", "docs", "benchmarks", ".ci"),
         *("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore"),
+        *("CITATION.cff", ".github"),  # nobody looks for them anywhere else
     }

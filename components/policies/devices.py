@@ -41,6 +41,18 @@ def require(device: str) -> None:
     raise UsageError(f"device {device!r} is not available: {found}")
 
 
+def advice() -> str | None:
+    """Return what to say about a torch that brings libraries for GPUs to a machine without one, else None."""
+    import torch
+
+    if torch.version.cuda is None or torch.cuda.is_available():
+        return None
+    return (
+        f"torch {torch.__version__} holds the libraries of CUDA {torch.version.cuda}, gigabytes that this machine "
+        "without a GPU does not use: its CPU build learns at the same speed"
+    )
+
+
 def opened(device: str) -> "torch.device":
     """Return a device on which the same seed gives the same numbers.
 

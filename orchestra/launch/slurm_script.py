@@ -35,7 +35,7 @@ class SlurmConfig:
     """Hosts of the run, that of the head among them."""
     gpus_per_node: int = 0
     time_limit: str = "01:00:00"
-    """As sbatch takes it: `MINUTES`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS` and so on."""
+    """Minutes, or hours, minutes and seconds, or days and hours, in the forms that sbatch takes."""
     partition: str = ""
     gpu_type: str = ""
     """The type of the GPUs: `a100`."""

@@ -1,5 +1,6 @@
 """What is built and installed elsewhere is what was tested here."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -56,3 +57,12 @@ def test_what_was_installed_runs_elsewhere(installed: Path, launch: Any) -> None
     planned = launch.command("run", "qmix_3m", "--dry-run", **environment)
     assert planned.ends() == 0, planned.story("failed")
     assert planned.out.startswith("topology 'qmix_3m'\n  learner\n")
+
+
+def test_the_page_of_a_package_index_has_no_link_that_leads_nowhere(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    text = metadata.read_text()
+    assert "# orchestra" in text
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []

@@ -36,7 +36,9 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
     Arguments about the game's window, version and replays are taken and change nothing. With
     `obs_timestep_number` an observation is as long as `get_obs_size` says, which in SMAC it is not.
 
-    Args that SMAC's class does not have:
+    These arguments are beside those of SMAC's class.
+
+    Args:
         obs_own_pos: whether agents see their own place; by default, on the maps of SMACv2.
         obs_starcraft, fully_observable, action_mask, prob_obs_enemy, edition: see `Features`.
         conic_fov, num_fov_actions: whether agents see a cone alone, and to how many directions they can turn it.

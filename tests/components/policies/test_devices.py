@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from components.policies import Coma, Qmix
-from components.policies.devices import opened, require
+from components.policies.devices import advice, opened, require
 from orchestra import UsageError
 from orchestra.cli.main import main
 from orchestra.runs.experiment import build, load_experiment
@@ -52,6 +52,14 @@ def test_a_device_that_is_not_there_is_refused(gpus, n, version, device, said):
 def test_a_device_that_is_there_is_not_refused(gpus, device):
     gpus(2)
     require(device)
+
+
+@pytest.mark.parametrize(("n", "version", "said"), [(0, "12.8", True), (1, "12.8", False), (0, None, False)])
+def test_a_build_for_gpus_on_a_machine_without_one_is_told(gpus, n, version, said):
+    gpus(n, version)
+    text = advice()
+    assert (text is not None) == said
+    assert text is None or text.startswith("torch 2.13.0 holds the libraries of CUDA 12.8, gigabytes")
 
 
 def test_a_run_on_a_device_that_is_not_there_ends_before_it_begins(gpus, tmp_path, capsys):
