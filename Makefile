@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test quick test-engines test-pythons network-tools lint types format docs dist setup clean
+.PHONY: run test quick test-engines test-pythons network-tools lint types format docs recordings dist setup clean
 
 run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
@@ -43,6 +43,9 @@ format: $(VENV)/.installed
 
 docs: $(VENV)/.installed  ## the documentation site, into build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto -b html docs build/site
+
+recordings: $(VENV)/.installed  ## the moving pictures of README; two minutes on an idle machine
+	$(BIN)/python docs/recordings.py
 
 dist: $(VENV)/.installed  ## the wheel and the source archive, into dist
 	$(BIN)/python -m build
