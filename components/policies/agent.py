@@ -27,7 +27,7 @@ from components.policies.kernel.product import ROWS, padded
 from components.policies.parallel import run_parts, summed
 from components.policies.scratch import Scratch
 
-_APART = 16
+APART = 16
 """Columns between rows of 4H: were those a power of two bytes apart, few of one column would fit into a cache."""
 
 
@@ -49,7 +49,7 @@ class _AgentValues(torch.autograd.Function):
         elif scratch.taken:
             scratch = Scratch()
         # Of a pass that does not go back nothing is kept.
-        gates = scratch.take("gates", (rows if keeps else 1, 4 * size + _APART), head.dtype)
+        gates = scratch.take("gates", (rows if keeps else 1, 4 * size + APART), head.dtype)
         hidden = scratch.take("hidden", (rows if keeps else 2 * int(inputs.blocks[0]), size), head.dtype)
         arrays, parts, of_parts = [w.detach().numpy() for w in weights], [], []
         for p, (living, ends) in enumerate(zip(inputs.living, pairwise(inputs.bounds), strict=True)):

@@ -1,12 +1,15 @@
 """Independent Q-learning with recurrent agents (Tan 1993; Tampuu et al. 2017), the base of VDN and QMIX."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
+from components.policies import kernel
 from components.policies.acting import epsilon_greedy
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.networks import RecurrentAgent
@@ -15,6 +18,7 @@ from components.policies.options import RecurrentOptions
 from components.policies.packing import Packing
 from components.policies.parallel import own_threads
 from components.policies.recurrent import PackedSteps, RecurrentPolicy
+from components.policies.td_parts import TdParts
 
 
 class Unmixed(nn.Module):
@@ -73,15 +77,40 @@ class Iql(RecurrentPolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
             FloatingPointError: the gradient is not finite; no parameter has changed then.
         """
+        optimizer, what, parts = self._optimizers["all"], f"update {self.updates}", self._td_parts
         with own_threads():
-            td = self.td_loss(batch)
-            norm = self._optimizers["all"].step(td.loss, f"update {self.updates}")
+            if parts is not None:
+                self._check(batch)
+                weights = [
+                    list(chain.from_iterable(network.parameters() for network in networks.values()))
+                    for networks in (self._online, self._target)
+                ]
+                sums = parts.gradient(batch, self._n_parts(len(batch)), *weights, out=optimizer.gradient)
+                told = {**sums.metrics, "grad_norm": optimizer.descend(what)}
+                result = TrainStepResult(told, self._priorities(sums.errors, batch))
+            else:
+                td = self.td_loss(batch)
+                told = {"loss": float(td.loss.detach()), "grad_norm": optimizer.step(td.loss, what)}
+                result = self._result(told, td.q_taken.detach(), td.target, batch, td.packing)
         self.updates += 1
         if self.updates % self.options.target_update_interval == 0:
             self.update_targets()
+        return result
 
-        metrics = {"loss": float(td.loss.detach()), "grad_norm": norm}
-        return self._result(metrics, td.q_taken.detach(), td.target, batch, td.packing)
+    @cached_property
+    def _td_parts(self) -> TdParts | None:
+        """What computes the gradient; None if torch does: on a GPU, for another loss, beside frozen parameters."""
+        mixing, kind = self._mixing(), type(self)
+        own = all(getattr(kind, name) is getattr(Iql, name) for name in ("td_loss", "values", "targets", "prepared"))
+        compiled = self.options.compiled and self._device.type == "cpu"
+        if mixing is None or not own or not compiled or not self._optimizers["all"].learns_all:
+            return None
+        given = {"gamma": self.options.gamma, "td_lambda": self.options.td_lambda}
+        return TdParts(self.spec, mixing, double_q=self.double_q, **given)
+
+    def _mixing(self) -> int | None:
+        """Return how `kernel.td_part` mixes as `mixer` does; None if it cannot."""
+        return kernel.UNMIXED if type(self.mixer) is Unmixed else None
 
     def td_loss(self, batch: EpisodeBatch) -> TdLoss:
         """Return the weighted mean squared TD error of the real steps of `batch`, Eq. 6 of Rashid et al. (2018).

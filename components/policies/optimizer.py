@@ -55,6 +55,11 @@ class FlatOptimizer:
             return torch.optim.RMSprop([self._flat], lr=self._learning_rate, alpha=0.99, eps=1e-5)
         return torch.optim.Adam([self._flat], lr=self._learning_rate, eps=1e-5, fused=True)
 
+    @property
+    def learns_all(self) -> bool:
+        """True unless a parameter is frozen."""
+        return len(self._learned) == len(self._parameters)
+
     def step(self, loss: Tensor, what: str) -> float:
         """Make a step along the gradient of `loss`; return its norm before it was cut.
 
@@ -65,19 +70,29 @@ class FlatOptimizer:
         Raises:
             FloatingPointError: the norm is not finite; nothing has changed then.
         """
-        optimizer, gradient = self._optimizer, self._flat.grad
-        assert gradient is not None
         found = iter(torch.autograd.grad(loss, self._learned, allow_unused=True))
         gradients = [(p, next(found) if p.requires_grad else None) for p in self._parameters]
         # A parameter that is frozen, or that the loss does not depend on, has a gradient of 0.
         whole = [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for p, g in gradients]
-        torch.cat(whole, out=gradient)
+        torch.cat(whole, out=self.gradient)
+        return self.descend(what)
+
+    @property
+    def gradient(self) -> Tensor:
+        """The memory (P,) of the gradient along which `descend` goes."""
+        self.prepare()
+        assert self._flat.grad is not None
+        return self._flat.grad
+
+    def descend(self, what: str) -> float:
+        """Make a step along `gradient`, which is cut in place; otherwise as `step`."""
+        gradient = self.gradient
         norm = float(gradient.norm())
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient of {what} has norm {norm}")
         if norm > self._clip:
             gradient *= self._clip / norm
-        optimizer.step()
+        self._optimizer.step()
         return norm
 
     def state(self) -> dict[str, Any]:

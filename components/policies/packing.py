@@ -9,6 +9,7 @@ Sizes: E episodes, N steps of all of them together, F = N + E frames.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,7 @@ class Packing:
         A part is the episodes of some ranks: of each block the rows from one of these numbers to the next, as far as
         the block reaches. It may be empty.
         """
-        frames = self._frames_by_rank()
-        before = np.cumsum(frames) - frames / 2
-        inner = np.searchsorted(before, frames.sum() * np.arange(1, n_parts) / n_parts)
-        return 0, *inner.tolist(), len(frames)
+        return parted(self._frames_by_rank(), n_parts)
 
     def frames_between(self, bounds: Sequence[int]) -> NDArray[np.int64]:
         """Return how many frames each of these parts has."""
@@ -64,9 +62,7 @@ class Packing:
         Raises:
             ValueError: a length is not in 1 … `longest`.
         """
-        if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > longest:
-            raise ValueError(f"lengths: expected at least one episode of 1 to {longest} steps each, got {lengths}")
-        order = np.lexsort((terminated, -lengths.astype(np.int64)))
+        order = longest_first(lengths, terminated, longest)
         falling = lengths[order].astype(np.int64)
         time_f, rank_f = np.nonzero(np.arange(falling[0] + 1)[:, None] <= falling)  # both in packed order
         time_s, rank_s = np.nonzero(np.arange(falling[0])[:, None] < falling)
@@ -83,3 +79,21 @@ class Packing:
             episode=order[rank_s],
             last=last,
         )
+
+
+def longest_first(lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
+    """Return the episodes (E,) in packed order: by falling length, and of equal ones those that were cut first.
+
+    Raises:
+        ValueError: a length is not in 1 … `longest`.
+    """
+    if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > longest:
+        raise ValueError(f"lengths: expected at least one episode of 1 to {longest} steps each, got {lengths}")
+    return np.lexsort((terminated, -lengths.astype(np.int64)))
+
+
+def parted(frames: NDArray[np.integer[Any]], n_parts: int) -> tuple[int, ...]:
+    """Return where parts of about equally many frames begin and end, as `Packing.parted`, given each rank's frames."""
+    before = np.cumsum(frames) - frames / 2
+    inner = np.searchsorted(before, frames.sum() * np.arange(1, n_parts) / n_parts)
+    return 0, *inner.tolist(), len(frames)

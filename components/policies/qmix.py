@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from components.envs.base import EnvSpec
+from components.policies import kernel
 from components.policies.iql import Iql
 from components.policies.mixing import Mixing
 from components.policies.options import LearningOptions
@@ -83,3 +84,6 @@ class Qmix(Iql):
     def _make_mixer(self) -> nn.Module:
         sizes = (self.spec.n_agents, self.spec.state_size, self.mixer_embed, self.hypernet_size)
         return MonotonicMixer(*sizes, compiled=self.options.compiled)
+
+    def _mixing(self) -> int | None:
+        return kernel.MONOTONIC if type(self.mixer) is MonotonicMixer else None

@@ -211,17 +211,18 @@ class RecurrentPolicy(ModulePolicy):
     def _result(
         self, metrics: Mapping[str, float], q_taken: Tensor, target: Tensor, batch: EpisodeBatch, packing: Packing
     ) -> TrainStepResult:
-        """Return `metrics` and those of the error of `q_taken` (N, M), and each episode's priority.
-
-        The priority is η max|δ| + (1 - η) mean|δ|, where δ is the mean error of a step.
-        """
+        """Return `metrics` and those of the error of `q_taken` (N, M), and each episode's priority."""
         error = (target - q_taken).abs()
         told = {"q_taken": q_taken, "target": target, "td_error": error}
         padded = np.zeros(batch.reward.shape, np.float64)
         padded.reshape(-1)[packing.steps] = error.mean(1).numpy(force=True)
-        eta, mean = self.options.priority_eta, padded.sum(1) / batch.lengths
-        priorities = np.asarray(eta * padded.max(1) + (1.0 - eta) * mean, np.float32)
-        return TrainStepResult({**metrics, **{name: float(x.mean()) for name, x in told.items()}}, priorities)
+        means = {name: float(x.mean()) for name, x in told.items()}
+        return TrainStepResult({**metrics, **means}, self._priorities(padded, batch))
+
+    def _priorities(self, errors: NDArray[np.float64], batch: EpisodeBatch) -> NDArray[np.float32]:
+        """Return each episode's priority η max|δ| + (1 - η) mean|δ| (E,), of its steps' mean errors |δ| (E, T)."""
+        eta, mean = self.options.priority_eta, errors.sum(1) / batch.lengths
+        return np.asarray(eta * errors.max(1) + (1.0 - eta) * mean, np.float32)
 
     def _check(self, batch: EpisodeBatch) -> None:
         n_episodes, n_steps = batch.reward.shape

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from components.policies import kernel
 from components.policies.iql import Iql
 
 
@@ -17,3 +18,6 @@ class Vdn(Iql):
 
     def _make_mixer(self) -> nn.Module:
         return Summed()
+
+    def _mixing(self) -> int | None:
+        return kernel.SUMMED if type(self.mixer) is Summed else None

@@ -20,6 +20,10 @@ from components.policies.kernel.inputs import collect as collect
 from components.policies.kernel.mixing import mix as mix
 from components.policies.kernel.mixing import mix_back as mix_back
 from components.policies.kernel.product import room
+from components.policies.kernel.td import MONOTONIC as MONOTONIC
+from components.policies.kernel.td import SUMMED as SUMMED
+from components.policies.kernel.td import UNMIXED as UNMIXED
+from components.policies.kernel.td import td_part as td_part
 
 _FLOAT32: np.dtype[np.floating[Any]] = np.dtype(np.float32)
 
@@ -50,6 +54,16 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
     gates, kept = np.zeros((1, 4), dtype), (room(1, 4, one), of_one, of_one, of_one)
     mixer = (np.zeros((4, 1), dtype), np.zeros(4, dtype), one, vector, one, vector, one, vector)
     d_mixer = [w.copy() for w in mixer]
+    frames, flags, numbers = np.zeros((2, 1, 1), np.float32), np.zeros((2, 1, 1), np.bool_), np.zeros((1, 1), np.int64)
+    of_batch = (frames, frames[:, 0], flags, numbers, frames[0, 0], numbers[0] + 1, flags[0, 0], frames[0, 0])
+    for array in of_batch:
+        array.flags.writeable = False
+    both, shared = (*weights, *mixer), tuple(w.copy() for w in (*weights, *mixer))
+    two, four = np.zeros((2, 1), dtype), np.zeros((2, 4), dtype)
+    states, of_four = (one.copy(), one.copy()), room(2, 4, one)
+    memory: tuple[Any, ...] = (two.copy(), room(4, 1, one), room(4, 3, one), two.copy(), four, two.copy(), gates.copy())
+    memory += (two.copy(), two.copy(), two.copy(), np.zeros((4, 3), dtype), *states, of_four, of_one, of_one, of_one)
+    options = (MONOTONIC, True, 0.5, 0.5, 1.0)
     return {
         "collect": lambda: collect(
             padded, index, index + 1, index + 1, 0, 1, index - 1, 1, seen, index.copy(), index.copy()
@@ -57,6 +71,9 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
         "forward": lambda: forward(*rows, *weights, of_one, of_three, one.copy(), gates, True, one.copy()),
         "backward": lambda: backward(
             one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
+        ),
+        "td_part": lambda: td_part(
+            of_batch, index.copy(), *options, both, both, memory, shared, np.zeros(4), np.zeros(1)
         ),
         "mix": lambda: mix(one, one, 0, 1, *mixer, *kept, True, one.copy()),
         "mix_back": lambda: mix_back(one, one, one, 0, 1, one, one, one, *kept, one.copy(), *d_mixer),

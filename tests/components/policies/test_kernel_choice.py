@@ -103,7 +103,7 @@ def test_inputs_gathered_by_numpy_are_those_gathered_by_the_loops(spec, make_bat
 def test_torch_alone_calls_no_loop(spec, make_batch, monkeypatch) -> None:
     from components.policies import kernel
 
-    for name in ("forward", "backward", "collect", "mix", "mix_back", "prepare"):
+    for name in ("forward", "backward", "collect", "mix", "mix_back", "td_part", "prepare"):
         monkeypatch.setattr(kernel, name, None)
     policy = Qmix(spec, kernels="torch")
     policy.prepare()
@@ -142,6 +142,8 @@ for kernels in ("numba", "torch"):
     policy.prepare()
     loss = policy.td_loss(batch).loss
     found.append([loss, *torch.autograd.grad(loss, [*policy.agent.parameters(), *policy.mixer.parameters()])])
+    policy.learn(batch)
+    found[-1].append(policy._optimizers["all"].gradient)
 torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 """
 

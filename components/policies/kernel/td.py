@@ -1,0 +1,220 @@
+"""A part of a batch, from its arrays to its share of a TD gradient: one call, in which no other thread is waited for.
+
+Sizes: E episodes of the batch, T steps of the longest, A agents, O observation size, S state size, U actions, H hidden
+units; of the part e episodes, F frames, N = F - e steps, R = F * A rows, M = 1 team value, or A of agents.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.policies.kernel.agent import backward, forward
+from components.policies.kernel.compiling import compiled
+from components.policies.kernel.inputs import collect
+from components.policies.kernel.mixing import mix, mix_back
+from components.policies.kernel.product import GROUP, room
+from components.policies.kernel.scalars import ZERO
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.int64]
+Arrays = Any
+"""A tuple of arrays, of which numba knows the number and mypy does not; so calls with them are not checked."""
+_forward: Any = forward
+_backward: Any = backward
+_mix: Any = mix
+_mix_back: Any = mix_back
+
+UNMIXED, SUMMED, MONOTONIC = 0, 1, 2
+"""How the agents' values become those that are learned: as they are, their sum, or as `MonotonicMixer` does."""
+
+
+@compiled
+def td_part(
+    batch: Arrays,
+    episodes: Integers,
+    mixing: int,
+    double_q: bool,
+    gamma: float,
+    td_lambda: float,
+    scale: float,
+    online: Arrays,
+    target: Arrays,
+    memory: Arrays,
+    share: Arrays,
+    sums: NDArray[np.float64],
+    errors: NDArray[np.float64],
+) -> None:
+    """Fill `share` with a part's share of the gradient of `scale` times the sum of its weighted squared TD errors.
+
+    Args:
+        batch: observations (E (T+1), A, O), states (E (T+1), S), available actions (E (T+1), A, U), actions (E T, A),
+            rewards (E T,), lengths (E,), which are `terminated` (E,), and weights (E,).
+        episodes: (e,), those of the part, the longest first; of equally long ones those that are cut first.
+        mixing: UNMIXED, SUMMED or MONOTONIC.
+        double_q: whether the online network chooses the action whose target value is used.
+        gamma: the discount.
+        td_lambda: λ of the returns, as of `lambda_returns`.
+        scale: of the loss.
+        online: the eight parameters of the agents, then the eight of the mixer; of any size unless MONOTONIC.
+        target: those of the target networks.
+        memory: what is overwritten: (R, O); rows of x and its products, as of `forward`; hidden states (R, H) and gates
+            of the online network, then of the target network, for the rows of two steps and for one; three of (R, U);
+            gradients of the products of x; three of (F, S) and below, and four of the mixer, as of `mix`.
+        share: arrays as `online`, filled. Those of the mixer are left alone unless MONOTONIC.
+        sums: (4,), to which the part's loss before it is scaled is added, its values, its targets, and its |TD errors|.
+        errors: (E T,), filled at the part's steps with the mean |TD error| of its M values.
+    """
+    padded, state, available, actions, _, lengths, terminated, _ = batch
+    seen, x, of_x, hidden, gates, passing, unkept, q, q_target, d_q, d_of_x = memory[:11]
+    state_t, state_tp1, hyper, w_1, w_2, mixed = memory[11:]
+    n_episodes, n_agents, n_actions = len(episodes), actions.shape[1], available.shape[2]
+    longest = len(actions) // len(lengths)
+    frames, blocks, asked = _laid_out(episodes, lengths, terminated, longest)
+    n_steps = len(frames) - n_episodes
+    departs = _departures(blocks, n_steps)
+
+    last_actions = np.full(len(frames) * n_agents, -1)
+    for k in range(n_steps):
+        frame = frames[departs[k]]
+        for a in range(n_agents):
+            last_actions[(n_episodes + k) * n_agents + a] = actions[frame - frame // (longest + 1), a]
+    pairs, picks = np.empty(len(last_actions), np.int64), np.empty(len(last_actions), np.int64)
+    n_pairs = (n_actions + 1) * n_agents
+    living = collect(padded, frames, blocks, asked, 0, n_episodes, last_actions, n_pairs, seen, pairs, picks)
+    seen, pairs = seen[:living], pairs[:living]
+    blocks, asked = blocks * n_agents, asked * n_agents
+    last = n_episodes * n_agents
+    rows = (seen, pairs, picks, blocks, asked, 0, last, n_agents)
+    _forward(*rows, *target[:8], x, of_x, passing, unkept, False, q_target)
+    _forward(*rows, *online[:8], x, of_x, hidden, gates, True, q)
+
+    chosen, ahead = np.empty((n_steps, n_agents), q.dtype), np.empty((n_steps, n_agents), q.dtype)
+    for k in range(n_steps):
+        arrived = frames[n_episodes + k]
+        for a in range(n_agents):
+            chosen[k, a] = q[departs[k] * n_agents + a, last_actions[(n_episodes + k) * n_agents + a]]
+            row = (n_episodes + k) * n_agents + a
+            said = q[row] if double_q else q_target[row]
+            best, most = 0, -np.inf
+            for u in range(n_actions):
+                if available[arrived, a, u] and said[u] > most:
+                    best, most = u, said[u]
+            ahead[k, a] = q_target[row, best]
+
+    n_values = n_agents if mixing == UNMIXED else 1
+    values, values_tp1 = np.empty((n_steps, n_values), q.dtype), np.empty((n_steps, n_values), q.dtype)
+    if mixing == MONOTONIC:
+        for k in range(n_steps):
+            state_t[k] = state[frames[departs[k]]]
+            state_tp1[k] = state[frames[n_episodes + k]]
+        n_first, n_1, n_2 = len(online[9]), len(online[11]), len(online[13])
+        by_group = (room(GROUP, n_first, q), room(GROUP, n_1, q), room(GROUP, n_2, q), room(GROUP, n_2, q))
+        _mix(ahead, state_tp1, 0, n_steps, *target[8:], *by_group, False, values_tp1)
+        _mix(chosen, state_t, 0, n_steps, *online[8:], hyper, w_1, w_2, mixed, True, values)
+    elif mixing == SUMMED:
+        for k in range(n_steps):
+            values[k, 0] = chosen[k].sum()
+            values_tp1[k, 0] = ahead[k].sum()
+    else:
+        values[:] = chosen
+        values_tp1[:] = ahead
+
+    _to_gradients(values, values_tp1, frames, departs, longest, batch, gamma, td_lambda, scale, sums, errors)
+    d_chosen = np.empty_like(chosen)
+    if mixing == MONOTONIC:
+        w_w_1, w_w_2, v = online[10], online[12], online[14]
+        between = (w_w_1, w_w_2, v, hyper, w_1, w_2, mixed)
+        _mix_back(values, chosen, state_t, 0, n_steps, *between, d_chosen, *share[8:])
+    elif mixing == SUMMED:
+        for k in range(n_steps):
+            d_chosen[k] = values[k, 0]
+    else:
+        d_chosen[:] = values
+    d_q[: len(last_actions)] = ZERO
+    for k in range(n_steps):
+        for a in range(n_agents):
+            d_q[departs[k] * n_agents + a, last_actions[(n_episodes + k) * n_agents + a]] = d_chosen[k, a]
+    w_x, w_h, head = online[2], online[3], online[6]
+    _backward(d_q, *rows, w_x, w_h, head, x, hidden, gates, d_of_x, *share[:8])
+
+
+@compiled
+def _laid_out(
+    episodes: Integers, lengths: Integers, terminated: NDArray[np.bool_], longest: int
+) -> tuple[Integers, Integers, Integers]:
+    """Return the packed frames of a part (F,), as rows of the batch, and its `frame_blocks` and `asked_blocks`."""
+    n_frames = len(episodes)
+    for e in episodes:
+        n_frames += lengths[e]
+    frames = np.empty(n_frames, np.int64)
+    blocks = np.zeros(lengths[episodes[0]] + 1, np.int64)
+    asked = np.zeros(len(blocks), np.int64)
+    k = 0
+    for t in range(len(blocks)):
+        for e in episodes:
+            if lengths[e] >= t:
+                frames[k] = e * (longest + 1) + t
+                k += 1
+                blocks[t] += 1
+                if lengths[e] > t or not terminated[e]:
+                    asked[t] += 1
+    return frames, blocks, asked
+
+
+@compiled
+def _departures(blocks: Integers, n_steps: int) -> Integers:
+    """Return the frame (N,) that each step leaves; step k arrives at frame k + e."""
+    departs = np.empty(n_steps, np.int64)
+    k = start = 0
+    for t in range(len(blocks) - 1):
+        for rank in range(blocks[t + 1]):
+            departs[k] = start + rank
+            k += 1
+        start += blocks[t]
+    return departs
+
+
+@compiled
+def _to_gradients(
+    values: Floats,
+    values_tp1: Floats,
+    frames: Integers,
+    departs: Integers,
+    longest: int,
+    batch: Arrays,
+    gamma: float,
+    td_lambda: float,
+    scale: float,
+    sums: NDArray[np.float64],
+    errors: NDArray[np.float64],
+) -> None:
+    """Make `values` (N, M) their gradients and `values_tp1` (N, M) the λ-returns; other arrays as of `td_part`.
+
+    A step is visited after the one that follows it: the one that leaves the frame at which it arrives.
+    """
+    _, _, _, _, reward, _, terminated, weights = batch
+    n_steps, n_values = values.shape
+    leaving = np.full(len(frames), -1)
+    for k in range(n_steps):
+        leaving[departs[k]] = k
+    for k in range(n_steps - 1, -1, -1):
+        arrived = len(frames) - n_steps + k
+        following, episode = leaving[arrived], frames[arrived] // (longest + 1)
+        step = frames[arrived] - episode - 1  # of the batch: an episode has a step less than frames
+        error = 0.0
+        for m in range(n_values):
+            ahead = 0.0
+            if following >= 0:
+                ahead = (1.0 - td_lambda) * values_tp1[k, m] + td_lambda * values_tp1[following, m]
+            elif not terminated[episode]:
+                ahead = values_tp1[k, m]  # a cut episode keeps the value of its last frame
+            values_tp1[k, m] = reward[step] + gamma * ahead
+            off = values[k, m] - values_tp1[k, m]
+            sums[0] += weights[episode] * off * off
+            sums[1] += values[k, m]
+            sums[2] += values_tp1[k, m]
+            sums[3] += abs(off)
+            error += abs(off)
+            values[k, m] = 2.0 * scale * off * weights[episode]
+        errors[step] = error / n_values

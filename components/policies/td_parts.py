@@ -1,0 +1,157 @@
+"""The gradient of IQL, VDN and QMIX on a CPU: a part of the batch is one compiled call, from its arrays to its share.
+
+Threads meet once in a gradient step, at its end, and torch keeps no record of what is computed. `Iql.td_loss` does the
+same by operations that torch records, for algorithms whose loss is another one.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from components.envs.base import EnvSpec
+from components.policies import kernel
+from components.policies.agent import APART
+from components.policies.base import EpisodeBatch
+from components.policies.kernel.product import ROWS, padded
+from components.policies.packing import longest_first, parted
+from components.policies.parallel import run_parts
+from components.policies.scratch import Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class TdSums:
+    """What comes with a gradient."""
+
+    metrics: dict[str, float]
+    """`loss`, and the means `q_taken` of the values of what was done, `target` and `td_error`."""
+    errors: NDArray[np.float64]  # (E, T): mean |TD error| of a step's values; 0 behind the end
+
+
+class TdParts:
+    """Computes gradients of the weighted mean squared TD error.
+
+    Args:
+        spec: sizes of the environment.
+        mixing: `kernel.UNMIXED`, `kernel.SUMMED` or `kernel.MONOTONIC`.
+        double_q: as of `Iql`.
+        gamma: the discount.
+        td_lambda: λ of the returns.
+    """
+
+    def __init__(self, spec: EnvSpec, mixing: int, *, double_q: bool, gamma: float, td_lambda: float) -> None:
+        self.spec, self.mixing, self.double_q, self.gamma, self.td_lambda = spec, mixing, double_q, gamma, td_lambda
+        self._idle: deque[Scratch] = deque()  # as many as threads have worked here at a time
+        self._shares = Scratch()
+
+    def gradient(
+        self, batch: EpisodeBatch, n_parts: int, online: Sequence[Tensor], target: Sequence[Tensor], *, out: Tensor
+    ) -> TdSums:
+        """Fill `out` (P,) with the gradient of the parameters `online`, in their order.
+
+        Args:
+            batch: a valid one.
+            n_parts: parts of it that threads may share.
+            online: parameters of the agents, then of the mixer.
+            target: those of the target networks.
+            out: filled.
+
+        Raises:
+            ValueError: a length is not in 1 … T.
+        """
+        n_episodes, longest, n_agents = batch.actions.shape
+        order = longest_first(batch.lengths, batch.terminated, longest)
+        n_steps = int(batch.lengths.sum())
+        n_values = n_steps * (n_agents if self.mixing == kernel.UNMIXED else 1)
+        arrays = self._arrays(batch)
+        weights = self._with_mixer([w.detach().numpy() for w in online])
+        of_target = self._with_mixer([w.detach().numpy() for w in target])
+        shares = self._shares.take("shares", (n_parts, len(out)), out.dtype).numpy()
+        sums, errors = np.zeros((n_parts, 4)), np.zeros(n_episodes * longest)
+        parts = []
+        for part, (first, last) in enumerate(pairwise(parted(batch.lengths[order] + 1, n_parts))):
+            if first == last:
+                shares[part] = 0.0
+                continue
+            given = (arrays, order[first:last], weights, of_target, _views(shares[part], online))
+            parts.append(partial(self._learn_part, *given, 1.0 / n_values, sums[part], errors))
+        run_parts(parts)
+        torch.sum(torch.from_numpy(shares), 0, out=out)
+        means = (sums.sum(0) / n_values).tolist()
+        metrics = dict(zip(("loss", "q_taken", "target", "td_error"), means, strict=True))
+        return TdSums(metrics, errors.reshape(n_episodes, longest))
+
+    def _arrays(self, batch: EpisodeBatch) -> tuple[NDArray[Any], ...]:
+        """Return the batch as `kernel.td_part` takes it: read-only, and episodes and time in one axis."""
+        spec, frames = self.spec, batch.obs.shape[0] * batch.obs.shape[1]
+        arrays = (
+            batch.obs.reshape(frames, spec.n_agents, spec.obs_size),
+            batch.state.reshape(frames, spec.state_size),
+            batch.available.reshape(frames, spec.n_agents, spec.n_actions),
+            batch.actions.reshape(-1, spec.n_agents),
+            batch.reward.reshape(-1),
+            batch.lengths.astype(np.int64),
+            batch.terminated,
+            batch.weights,
+        )
+        found = tuple(np.ascontiguousarray(array).view() for array in arrays)
+        for array in found:
+            array.flags.writeable = False
+        return found
+
+    def _with_mixer(self, weights: list[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """Return the weights of agents and mixer, the latter's empty where there is none."""
+        if self.mixing == kernel.MONOTONIC:
+            return tuple(weights)
+        return (*weights[:8], *([np.empty((1, 1), weights[0].dtype), np.empty(1, weights[0].dtype)] * 4))
+
+    def _learn_part(
+        self,
+        arrays: tuple[NDArray[Any], ...],
+        episodes: NDArray[np.int64],
+        weights: tuple[NDArray[Any], ...],
+        of_target: tuple[NDArray[Any], ...],
+        share: tuple[NDArray[Any], ...],
+        scale: float,
+        sums: NDArray[np.float64],
+        errors: NDArray[np.float64],
+    ) -> None:
+        try:
+            scratch = self._idle.pop()
+        except IndexError:
+            scratch = Scratch()
+        lengths = arrays[5][episodes]
+        memory = self._memory(scratch, int(lengths.sum()), len(episodes), weights)
+        settings = (self.mixing, self.double_q, self.gamma, self.td_lambda, scale)
+        whole_share = self._with_mixer(list(share))
+        kernel.td_part(arrays, episodes, *settings, weights, of_target, memory, whole_share, sums, errors)
+        self._idle.append(scratch)
+
+    def _memory(
+        self, scratch: Scratch, n_steps: int, n_episodes: int, weights: tuple[NDArray[Any], ...]
+    ) -> tuple[NDArray[Any], ...]:
+        """Return what `kernel.td_part` overwrites, for a part of so many steps."""
+        spec, size = self.spec, weights[3].shape[1]
+        rows, n_pairs = (n_steps + n_episodes) * spec.n_agents, (spec.n_actions + 1) * spec.n_agents
+        inputs, values = n_pairs + rows + ROWS, (rows, spec.n_actions)
+        shapes = [(rows, spec.obs_size), (inputs, padded(size, weights[0])), (inputs, padded(3 * size, weights[0]))]
+        shapes += [(rows, size), (rows, 4 * size + APART), (2 * n_episodes * spec.n_agents, size), (1, 4 * size)]
+        shapes += [values, values, values, (inputs, 3 * size)]
+        states = n_steps if self.mixing == kernel.MONOTONIC else 0
+        shapes += [(states, spec.state_size)] * 2
+        shapes += [(states + ROWS, padded(len(weights[i]), weights[0])) for i in (9, 11, 13, 13)]
+        dtype = torch.from_numpy(weights[0]).dtype
+        return tuple(scratch.take(str(i), shape, dtype).numpy() for i, shape in enumerate(shapes))
+
+
+def _views(flat: NDArray[Any], like: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
+    """Return the parts of `flat` (P,) in the shapes of `like`, in order."""
+    ends = np.cumsum([tensor.numel() for tensor in like])[:-1]
+    return tuple(part.reshape(w.shape) for part, w in zip(np.split(flat, ends), like, strict=True))

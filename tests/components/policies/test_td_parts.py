@@ -1,0 +1,146 @@
+"""A gradient step of IQL, VDN and QMIX in one compiled call for each part is that which torch records."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.envs.base import EnvSpec
+from components.policies import EpisodeBatch, Iql, Qmix, Vdn, kernel
+from components.policies.qmix import MonotonicMixer
+from components.policies.td_parts import TdParts
+
+ALGORITHMS = (Iql, Vdn, Qmix)
+
+
+def drawn(spec: EnvSpec, lengths: list[int], seed: int) -> EpisodeBatch:
+    """Return a batch with agents that see nothing, weights, and both ends of episodes; its padding is NaN."""
+    rng = np.random.default_rng(seed)
+    e, t, a = len(lengths), max(lengths), spec.n_agents
+    available = rng.random((e, t + 1, a, spec.n_actions)) < 0.5
+    available[..., 0] = True
+    batch = EpisodeBatch(
+        obs=rng.standard_normal((e, t + 1, a, spec.obs_size), np.float32),
+        state=rng.standard_normal((e, t + 1, spec.state_size), np.float32),
+        available=available,
+        actions=rng.integers(0, spec.n_actions, (e, t, a)),
+        reward=rng.standard_normal((e, t), np.float32),
+        lengths=np.array(lengths, np.int32),
+        terminated=rng.random(e) < 0.5,
+        weights=rng.random(e, np.float32),
+    )
+    batch.obs[rng.random((e, t + 1, a)) < 0.3] = 0.0
+    for i, n in enumerate(lengths):
+        batch.obs[i, n + 1 :] = batch.state[i, n + 1 :] = batch.reward[i, n:] = np.nan
+    return batch
+
+
+def weights_of(policy: Iql) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    online, target = ([p for m in each.values() for p in m.parameters()] for each in (policy._online, policy._target))
+    return online, target
+
+
+def both(policy: Iql, batch: EpisodeBatch, n_parts: int) -> list[list[object]]:
+    """Return the gradient, metrics and errors in parts, and those of the loss that torch records."""
+    policy._target_flat += 0.1 * torch.randn(policy._target_flat.shape, generator=torch.Generator().manual_seed(7))
+    online, target = weights_of(policy)
+    gradient, parts = torch.empty_like(policy._flat), policy._td_parts
+    assert isinstance(parts, TdParts)
+    sums = parts.gradient(batch, n_parts, online, target, out=gradient)
+    td = policy.td_loss(batch)
+    recorded = torch.cat([g.reshape(-1) for g in torch.autograd.grad(td.loss, online)])
+    q_taken, error = td.q_taken.detach(), (td.target - td.q_taken.detach()).abs()
+    metrics = {"loss": td.loss, "q_taken": q_taken.mean(), "target": td.target.mean(), "td_error": error.mean()}
+    errors = np.zeros(batch.reward.shape)
+    errors.reshape(-1)[td.packing.steps] = error.mean(1).numpy()
+    said = [{name: float(value.detach()) for name, value in metrics.items()}, errors]
+    return [[gradient, sums.metrics, sums.errors], [recorded, *said]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=9),
+    n_agents=st.integers(1, 4),
+    n_parts=st.integers(1, 4),
+    algorithm=st.sampled_from(ALGORITHMS),
+    double_q=st.booleans(),
+    td_lambda=st.sampled_from([0.0, 0.6, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_gradient_metrics_and_errors_are_those_of_the_recorded_loss(
+    lengths, n_agents, n_parts, algorithm, double_q, td_lambda, seed
+):
+    spec = EnvSpec("tiny", n_agents=n_agents, n_actions=4, obs_size=5, state_size=6, episode_limit=7)
+    options = {"hidden_size": 9, "double_q": double_q, "td_lambda": td_lambda, "dtype": torch.float64}
+    (gradient, metrics, errors), wanted = both(algorithm(spec, **options), drawn(spec, lengths, seed), n_parts)
+    torch.testing.assert_close(gradient, wanted[0], rtol=1e-9, atol=1e-10)
+    assert metrics == pytest.approx(wanted[1], rel=1e-9, abs=1e-10)
+    np.testing.assert_allclose(errors, wanted[2], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda it: it.__name__)
+def test_single_precision_is_right_to_five_digits(spec, algorithm):
+    gradient, recorded = (found[0] for found in both(algorithm(spec), drawn(spec, [9, 4, 7, 7, 2, 9] * 4, 1), 3))
+    torch.testing.assert_close(gradient, recorded, rtol=0, atol=1e-5 * float(recorded.abs().max()))
+
+
+def test_what_is_compiled_beforehand_is_what_learning_calls(spec, make_batch):
+    kernel.prepare()
+    signatures = getattr(kernel.td_part, "signatures", None)  # there are none under NUMBA_DISABLE_JIT=1
+    before = signatures and list(signatures)
+    for algorithm in ALGORITHMS:
+        algorithm(spec, kernels="numba").learn(make_batch())
+    assert (signatures and list(kernel.td_part.signatures)) == before
+
+
+class Halved(Qmix):
+    def td_loss(self, batch):
+        td = super().td_loss(batch)
+        return type(td)(td.loss * 0.5, td.q_taken, td.target, td.packing)
+
+
+class Doubled(MonotonicMixer):
+    def forward(self, q, state):
+        return 2.0 * super().forward(q, state)
+
+
+class OwnMixer(Qmix):
+    def _make_mixer(self):
+        return Doubled(self.spec.n_agents, self.spec.state_size, self.mixer_embed, self.hypernet_size)
+
+
+@pytest.mark.parametrize("own", [Halved, OwnMixer])
+def test_a_subclass_learns_by_its_own_loss_and_mixer(spec, make_batch, own):
+    policy, batch = own(spec), make_batch()
+    expected = policy.td_loss(batch).loss.item()
+    assert policy.learn(batch).metrics["loss"] == expected != Qmix(spec).learn(batch).metrics["loss"]
+
+
+class Frozen(Qmix):
+    def _make_networks(self):
+        self.agent.head.weight.requires_grad_(requires_grad=False)
+        return super()._make_networks()
+
+
+def test_a_frozen_parameter_stays_as_it_is(spec, make_batch):
+    policy = Frozen(spec)
+    weights = policy.agent.head.weight, policy.agent.embed.weight
+    before = [w.detach().clone() for w in weights]
+    policy.learn(make_batch())
+    assert [torch.equal(w, old) for w, old in zip(weights, before, strict=True)] == [True, False]
+
+
+def test_memory_that_is_written_again_leaves_no_trace(spec, make_batch):
+    fresh, used = Qmix(spec), Qmix(spec)
+    start = {name: p.clone() for name, p in used.state_dict()["online"].items()}
+    used.learn(make_batch((9, 9, 8, 9), seed=5))
+    with torch.no_grad():
+        used._flat.copy_(torch.cat([p.reshape(-1) for p in start.values()]))
+    used.update_targets()
+    found = []
+    for policy in (fresh, used):
+        gradient = torch.empty_like(policy._flat)
+        policy._td_parts.gradient(make_batch((4, 2)), 1, *weights_of(policy), out=gradient)
+        found.append(gradient)
+    assert torch.equal(*found)
