@@ -9,7 +9,7 @@ from PIL import Image
 from orchestra import import_file
 
 ROOT = Path(__file__).resolve().parent.parent
-recordings = import_file(ROOT / "docs" / "recordings.py")
+recordings = import_file(ROOT / "docs" / "recordings.py", "documentation")
 
 
 def test_a_command_is_filmed_to_its_end(tmp_path: Path) -> None:
