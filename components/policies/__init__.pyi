@@ -14,4 +14,5 @@ from .modules import ModulePolicy as ModulePolicy
 from .options import LearningOptions as LearningOptions
 from .options import RecurrentOptions as RecurrentOptions
 from .qmix import Qmix as Qmix
+from .qplex import Qplex as Qplex
 from .vdn import Vdn as Vdn

@@ -100,6 +100,7 @@ def _learner(policy: str | Callable[..., Policy], spec: EnvSpec, /, *, seed: int
 ALGORITHMS: Mapping[str, Algorithm] = {
     "qmix": Algorithm("components.policies.qmix:Qmix", recurrent_acting(epsilon_greedy)),
     "vdn": Algorithm("components.policies.vdn:Vdn", recurrent_acting(epsilon_greedy)),
+    "qplex": Algorithm("components.policies.qplex:Qplex", recurrent_acting(epsilon_greedy)),
     "iql": Algorithm("components.policies.iql:Iql", recurrent_acting(epsilon_greedy)),
     "coma": Algorithm("components.policies.coma:Coma", recurrent_acting(softmax_mixture)),
     "dqn": Algorithm("components.policies.dqn:Dqn", own_flags=True),

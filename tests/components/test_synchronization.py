@@ -357,7 +357,7 @@ def test_probes_serve_for_some_versions_and_a_small_batch_gives_few() -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_the_acting_side_of_each_algorithm_gives_what_its_learner_gives(name: str) -> None:
-    if name not in ("qmix", "vdn", "iql", "coma"):
+    if name not in ("qmix", "vdn", "qplex", "iql", "coma"):
         pytest.skip("it acts by another network")
     learner, acting = ALGORITHMS[name].learner(SPEC, seed=3), ALGORITHMS[name].acting(SPEC, seed=4)
     acting.load(learner.params())

@@ -11,7 +11,7 @@ from components.envs.base import EnvSpec
 from components.policies import ALGORITHMS, Algorithm
 from components.policies.qmix import Qmix
 
-RECURRENT = ("coma", "iql", "qmix", "vdn")
+RECURRENT = ("coma", "iql", "qmix", "qplex", "vdn")
 TOLERANCE = 1e-5
 """Of hidden states and values, both of a size around one."""
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from components.policies import Coma, EpisodeBatch, Iql, Qmix, Vdn
+from components.policies import Coma, EpisodeBatch, Iql, Qmix, Qplex, Vdn
 from components.policies.acting import RecurrentActing
 from components.policies.inputs import AgentInputs
 from components.policies.packing import Packing
 
-ALGORITHMS = pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix, Coma], ids=lambda it: it.__name__)
+ALGORITHMS = pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix, Qplex, Coma], ids=lambda it: it.__name__)
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Of the largest number of an array: what the options promise."""
 PRECISIONS = pytest.mark.parametrize("dtype", TOLERANCES, ids=["float64", "float32"])
@@ -26,7 +26,7 @@ def agree(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 @PRECISIONS
-@pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix, Qplex], ids=lambda it: it.__name__)
 def test_loss_values_and_gradients_agree(spec, make_batch, algorithm, dtype) -> None:
     found = []
     for kernels in ("numba", "torch"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from components.policies import Iql, Qmix, Vdn
+from components.policies import Iql, Qmix, Qplex, Vdn
 
 
 def reference_agent(agent, obs, last_action, number, hidden):
@@ -24,7 +24,29 @@ def reference_agent(agent, obs, last_action, number, hidden):
     return agent.head(hidden), hidden
 
 
-def reference_mix(policy, mixer, q, state):
+def reference_duplex(policy, mixer, q, best_q, state, actions):
+    """Σ V + Σ λ A of the transformed values, one agent at a time; A has no gradient."""
+    n_agents, chosen = len(q), torch.zeros(len(q), policy.spec.n_actions, dtype=torch.float64)
+    for a, action in enumerate(actions):
+        chosen[a, action] = 1.0
+    of_w, of_b = torch.relu(mixer.first(state)).split(policy.hypernet_size)
+    w, b = mixer.w(of_w).abs() + 1e-10, mixer.b(of_b)
+    key, joint = mixer.key(state).abs() + 1e-10, mixer.joint(torch.cat([state, chosen.reshape(-1)]))
+    total = 0.0
+    for a in range(n_agents):
+        weight = 0.0
+        for k in range(policy.attention_heads):
+            of_agent, of_joint = mixer.agent(state)[k * n_agents + a], joint[k * n_agents + a]
+            weight = weight + key[k] * torch.sigmoid(of_agent) * torch.sigmoid(of_joint)
+        advantage = (w[a] * q[a] + b[a]) - (w[a] * best_q[a] + b[a])
+        value = (w[a] * q[a] + b[a]) - advantage.detach()
+        total = total + value + weight * advantage.detach()
+    return total.reshape(1)
+
+
+def reference_mix(policy, mixer, q, state, best_q, actions):
+    if isinstance(policy, Qplex):
+        return reference_duplex(policy, mixer, q, best_q, state, actions)
     if isinstance(policy, Qmix):
         of_w_1, of_w_2, of_v, b_1 = mixer.first(state).split([policy.hypernet_size] * 2 + [policy.mixer_embed] * 2)
         w_1 = mixer.w_1(torch.relu(of_w_1)).abs().reshape(len(q), policy.mixer_embed)
@@ -33,6 +55,13 @@ def reference_mix(policy, mixer, q, state):
         inner = torch.where(inner > 0, inner, inner.exp() - 1)
         return (w_2 @ inner + mixer.v(torch.relu(of_v))).reshape(1)
     return q.sum().reshape(1) if isinstance(policy, Vdn) else q
+
+
+def best(q, batch, which, e, t, a):
+    """Return the available action of highest value."""
+    ranking = q[which, t, a].detach().clone()
+    ranking[torch.tensor(~batch.available[e, t, a])] = -torch.inf
+    return int(ranking.argmax())
 
 
 def reference_loss(policy, batch):
@@ -51,13 +80,14 @@ def reference_loss(policy, batch):
         chosen, values = [], [None]
         for t in range(length):
             picked = torch.stack([q["online", t, a][batch.actions[e, t, a]] for a in range(spec.n_agents)])
-            chosen.append(reference_mix(policy, policy.mixer, picked, state[t]))
-            best = []
-            for a in range(spec.n_agents):
-                ranking = q["online" if policy.double_q else "target", t + 1, a].detach().clone()
-                ranking[torch.tensor(~batch.available[e, t + 1, a])] = -torch.inf
-                best.append(q["target", t + 1, a][int(ranking.argmax())])
-            values.append(reference_mix(policy, policy.target_mixer, torch.stack(best), state[t + 1]).detach())
+            best_q = torch.stack([q["online", t, a][best(q, batch, "online", e, t, a)] for a in range(spec.n_agents)])
+            chosen.append(reference_mix(policy, policy.mixer, picked, state[t], best_q.detach(), batch.actions[e, t]))
+            choosing = "online" if policy.double_q else "target"
+            then = [best(q, batch, choosing, e, t + 1, a) for a in range(spec.n_agents)]
+            worth = torch.stack([q["target", t + 1, a][then[a]] for a in range(spec.n_agents)])
+            top = [q["target", t + 1, a][best(q, batch, "target", e, t + 1, a)] for a in range(spec.n_agents)]
+            after = reference_mix(policy, policy.target_mixer, worth, state[t + 1], torch.stack(top), then)
+            values.append(after.detach())
         if batch.terminated[e]:
             values[length] = torch.zeros_like(values[length])
         target, errors_e = None, []
@@ -73,7 +103,7 @@ def reference_loss(policy, batch):
     return squares / count, errors
 
 
-@pytest.fixture(params=[Iql, Vdn, Qmix], ids=lambda algorithm: algorithm.__name__)
+@pytest.fixture(params=[Iql, Vdn, Qmix, Qplex], ids=lambda algorithm: algorithm.__name__)
 def algorithm(request):
     return request.param
 

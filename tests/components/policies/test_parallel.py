@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from components.envs.base import EnvSpec
-from components.policies import Coma, EpisodeBatch, Iql, Qmix, Vdn, mixing
+from components.policies import Coma, EpisodeBatch, Iql, Qmix, Qplex, Vdn, mixing
 from components.policies.parallel import own_threads, run_parts, summed
 from components.threads import with_threads
 from orchestra import Hosts, HostShape
@@ -110,7 +110,7 @@ def batches(spec, n):
         )
 
 
-@pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix, Coma], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix, Qplex, Coma], ids=lambda it: it.__name__)
 def test_what_is_learnt_does_not_depend_on_the_number_of_threads(algorithm):
     spec = EnvSpec("wide", n_agents=8, n_actions=5, obs_size=7, state_size=6, episode_limit=12)
     learnt = {}

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from components.policies import Coma, Iql, Qmix, Vdn
+from components.policies import Coma, Iql, Qmix, Qplex, Vdn
 from components.policies.inputs import AgentInputs
 from components.policies.packing import Packing
 
 
-@pytest.fixture(params=[Iql, Vdn, Qmix, Coma], ids=lambda algorithm: algorithm.__name__)
+@pytest.fixture(params=[Iql, Vdn, Qmix, Qplex, Coma], ids=lambda algorithm: algorithm.__name__)
 def algorithm(request):
     return request.param
 
