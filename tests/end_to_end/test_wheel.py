@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the contents of a wheel, built of this checkout."""
+    """A folder with the contents of a wheel, built of the source archive of this checkout."""
     dist = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(dist), str(ROOT)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(ROOT)]
     built = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert built.returncode == 0, built.stdout + built.stderr
+    assert len(list(dist.glob("orchestra_rl-*.tar.gz"))) == 1
     (wheel,) = dist.glob("orchestra_rl-*-py3-none-any.whl")
     unpacked = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
