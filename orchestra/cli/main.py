@@ -40,6 +40,7 @@ _USAGE = {
     "leave": "leave SLOT",
     "replay": "replay RUN_DIR",
     "trace": "trace ls RUN_DIR",
+    "completion": "completion SHELL",
 }
 """How the overview spells the commands of this package. Each is the function `command` of the file of that name."""
 
@@ -97,6 +98,10 @@ def program(argv: Sequence[str] | None = None) -> NoReturn:
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # a run handles them; before and after it they must not kill
+    if "_ARGCOMPLETE" in os.environ:
+        from orchestra.cli.completion import complete
+
+        complete(_commands())
     code = main(argv)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -106,10 +111,14 @@ def program(argv: Sequence[str] | None = None) -> NoReturn:
     os._exit(code)
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _commands() -> dict[str, EntryPoint]:
     commands = {name: EntryPoint(name, f"orchestra.cli.{name}:command", COMMANDS) for name in _USAGE}
     added = {point.name: point for point in entry_points(group=COMMANDS)}
-    commands |= {name: added[name] for name in sorted(added) if name not in commands}
+    return commands | {name: added[name] for name in sorted(added) if name not in commands}
+
+
+def _dispatch(arguments: list[str]) -> int:
+    commands = _commands()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview(commands))
         return FINISHED if arguments else MISUSED

@@ -84,16 +84,21 @@ def find_experiment(path: Path) -> Path:
     """
     if path.exists():
         return path
-    ours = {
+    ours = own_experiments()
+    if str(path) in ours:
+        return ours[str(path)]
+    known = "" if path.suffix else f"; the experiments that come with orchestra are {', '.join(sorted(ours))}"
+    raise UsageError(f"there is no file {str(path)!r}{known}")
+
+
+def own_experiments() -> dict[str, Path]:
+    """Return the files of the experiments that come with orchestra, by name: `qmix_8m`, `dmcaf/qmix`."""
+    return {
         str(file.relative_to(folder).with_suffix("")): file
         for folder in _OUR_EXPERIMENTS
         for file in folder.rglob("[!_]*.py")
         if _DEFINED.search(file.read_text())  # others are programs of their own
     }
-    if str(path) in ours:
-        return ours[str(path)]
-    known = "" if path.suffix else f"; the experiments that come with orchestra are {', '.join(sorted(ours))}"
-    raise UsageError(f"there is no file {str(path)!r}{known}")
 
 
 def experiment_flags(function: Callable[..., Topology]) -> Flags:

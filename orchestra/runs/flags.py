@@ -21,7 +21,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self, Union
+from typing import Any, ClassVar, Literal, NoReturn, Self, Union
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -65,6 +65,8 @@ _MISSING = object()
 class FlagParser(argparse.ArgumentParser):
     """An argument parser that raises `UsageError` where argparse would print to stderr and exit."""
 
+    completer: ClassVar[Callable[[Any], None] | None] = None  # answers a shell that completes a line
+
     def __init__(self, **options: Any) -> None:
         options.setdefault("allow_abbrev", False)  # a flag added tomorrow must not make today's command ambiguous
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -79,8 +81,7 @@ class FlagParser(argparse.ArgumentParser):
         found = []
         takes_value = False
         for position, word in enumerate(argv):
-            is_flag = word.startswith("-")
-            if not is_flag and not takes_value:
+            if not word.startswith("-") and not takes_value:
                 found.append(position)
             # Private, but the only place where argparse keeps the flags of a parser and of its groups.
             action = self._option_string_actions.get(word)
@@ -112,6 +113,8 @@ class FlagParser(argparse.ArgumentParser):
         Raises:
             UsageError: a flag is unknown (the error suggests the closest known one) or misused.
         """
+        if FlagParser.completer is not None:
+            FlagParser.completer(self)
         try:
             namespace, rest = self.parse_known_args(argv)
         except argparse.ArgumentError as error:
@@ -265,7 +268,8 @@ class Flags:
                 if flag.base is bool:
                     add(flag.option, action="store_const", const=True)
                 else:
-                    add(flag.option, action="append" if flag.base is tuple else "store", nargs="?", const=_MISSING)
+                    it = add(flag.option, action="append" if flag.base is tuple else "store", nargs="?", const=_MISSING)
+                    setattr(it, "completer", lambda values=flag.choices, **_: map(str, values))  # noqa: B010
                 if flag.negation is not None:
                     add(flag.negation, action="store_const", const=False if flag.base is bool else None)
             except argparse.ArgumentError as error:

@@ -19,7 +19,22 @@ from orchestra.runs.plan import OPTIONS
 from orchestra.wire.transports.registry import SCHEMES  # those of this process: a simulation adds one
 
 _ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))
-_OWN = ["run", "ls", "ps", "top", "logs", "scale", "config", "prune", "token", "host", "leave", "replay", "trace"]
+_OWN = [
+    "run",
+    "ls",
+    "ps",
+    "top",
+    "logs",
+    "scale",
+    "config",
+    "prune",
+    "token",
+    "host",
+    "leave",
+    "replay",
+    "trace",
+    "completion",
+]
 COMMANDS = ", ".join([*_OWN, *_ADDED])
 SEED = "--seed: '-1' is not allowed: it must be greater than or equal to 0 (it takes int >= 0)"
 EXPERIMENT = '''
