@@ -3,6 +3,7 @@
 Shapes: E segments, N steps and F = N + E frames of all of them together, T steps of the longest.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from components.experience import EPSILON, ExperienceSchema, SchemaMismatch
 from components.replay_buffers.invalid import InvalidExperience, check_array, describe
 from components.replay_buffers.rows import Field, load_rows, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
-from components.replay_buffers.storage import BatchMemory, Overwrites, allocate, announce, freeze
+from components.replay_buffers.storage import BatchMemory, GrowingArray, Overwrites, allocate, announce, freeze
 
 FIRST_EPISODES = 32
 """Number of full-length episodes for which a packed store takes memory at first."""
@@ -165,13 +166,8 @@ class EpisodeStore:
             if overwrites is not None:
                 until_end = min(n + 1, self._n_frames - start)
                 announce(overwrites, self.arrays.values(), slice(start, start + until_end), slice(n + 1 - until_end))
-            for names, first, count in ((self._by_frame, frame, n + 1), (self._by_step, step, n)):
-                until_end = min(count, self._n_frames - start)
-                for name in names:
-                    array, source = self.arrays[name], sources[name]
-                    array[start : start + until_end] = source[first : first + until_end]
-                    if until_end < count:
-                        array[: count - until_end] = source[first + until_end : first + count]
+            self._copy(self._by_frame, sources, frame, n + 1, start)
+            self._copy(self._by_step, sources, step, n, start)
             for name in self._by_step:  # no action is taken in an episode's last frame
                 self.arrays[name][(start + n) % self._n_frames] = 0
             frame, step = frame + n + 1, step + n
@@ -180,6 +176,15 @@ class EpisodeStore:
         self._truncated[slots] = truncated[skipped:]
         for name, array in self._per_segment.items():
             array[slots] = fields[name][skipped:]
+
+    def _copy(self, names: Sequence[str], sources: Mapping[str, NDArray[Any]], first: int, n: int, start: int) -> None:
+        """Copy `n` rows of each source from row `first` to the ring's row `start`."""
+        until_end = min(n, self._n_frames - start)
+        for name in names:
+            array, source = self.arrays[name], sources[name]
+            array[start : start + until_end] = source[first : first + until_end]
+            if until_end < n:
+                array[: n - until_end] = source[first + until_end : first + n]
 
     def _place(self, slot: int, n_frames: int) -> int:
         """Return where the `n_frames` of a new episode in `slot` begin; here every slot has room for any."""
@@ -313,8 +318,8 @@ class EpisodeStore:
 class PackedEpisodeStore(EpisodeStore):
     """Memory for episodes that leave in the order in which they came, which follows their real lengths.
 
-    The frames of all episodes lie back to back in one ring, which is doubled while it is too small for `capacity`
-    episodes. On a disk, room for `capacity` full-length episodes is taken at once.
+    The frames of all episodes lie back to back in one ring, which is extended to twice its size while it is too
+    small for `capacity` episodes. On a disk, room for `capacity` full-length episodes is taken at once.
 
     Args:
         spec: as for `EpisodeStore`.
@@ -323,10 +328,23 @@ class PackedEpisodeStore(EpisodeStore):
     """
 
     def __init__(self, spec: EnvSpec | ExperienceSchema, capacity: int, *, folder: str | Path | None = None) -> None:
+        self._growing: dict[str, GrowingArray] = {}
         first = capacity if folder is not None else min(capacity, FIRST_EPISODES)
         super().__init__(spec, capacity, folder=folder, n_frames=first * (schema_of(spec).limit + 1))
         self._head = 0  # where the next frame goes
         self._used = 0  # frames of the episodes held
+
+    def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:
+        if self._folder is not None:
+            return super()._allocate(n_frames)
+        self._n_frames = n_frames
+        if not self._growing:
+            self._growing = {name: GrowingArray(*stored) for name, stored in self._stored.items()}
+        return {name: growing.extended(n_frames) for name, growing in self._growing.items()}
+
+    def release(self) -> None:
+        super().release()
+        self._growing = {}
 
     def _place(self, slot: int, n_frames: int) -> int:
         leaving = int(self.lengths[slot])
@@ -339,15 +357,18 @@ class PackedEpisodeStore(EpisodeStore):
         return start
 
     def _grow(self, needed: int) -> None:
-        """Move to a ring with room for `needed` frames, twice as large if so many can be used."""
-        tail, size, arrays = (self._head - self._used) % self._n_frames, self._n_frames, self.arrays
+        """Extend the ring to `needed` frames, or to twice as many as now if so many can be used."""
+        tail, size = (self._head - self._used) % self._n_frames, self._n_frames
+        around = max(self._used - (size - tail), 0)  # frames at the beginning, behind those at the end
+        self.arrays = {}  # an array that is referred to would be copied
         self.arrays = self._allocate(max(needed, min(2 * size, self.capacity * (self.limit + 1))))
-        until_end = min(self._used, size - tail)
-        for name, array in arrays.items():
-            self.arrays[name][:until_end] = array[tail : tail + until_end]
-            self.arrays[name][until_end : self._used] = array[: self._used - until_end]
-        self._starts = (self._starts - tail) % size
-        self._head = self._used
+        moved = min(around, self._n_frames - size)
+        for array in self.arrays.values():
+            array[size : size + moved] = array[:moved]
+            array[: around - moved] = array[moved:around]
+        if around:
+            self._starts = np.where(self._starts < tail, (self._starts + size) % self._n_frames, self._starts)
+        self._head = (tail + self._used) % self._n_frames
 
     def _frame_arrays(self, slots: NDArray[np.int64]) -> dict[str, StateArray]:
         tail = (self._head - self._used) % self._n_frames

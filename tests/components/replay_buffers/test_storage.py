@@ -1,6 +1,7 @@
 """Memory on a disk is as good as any, may be larger, and leaves nothing behind."""
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from components.replay_buffers import (
     PrioritizedEpisodeReplay,
     PrioritizedTransitions,
     Transitions,
+    episode_store,
 )
-from components.replay_buffers.storage import LINE, BatchMemory, allocate, empty, freeze
+from components.replay_buffers.storage import LINE, BatchMemory, GrowingArray, allocate, empty, freeze
 
 FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
 
@@ -152,3 +154,50 @@ def test_no_more_blocks_are_kept_than_a_few():
     grown = memory.empty("obs", (1 << 17,), dtype)
     assert len(memory._blocks["obs"]) == 1, "those that were too small are gone"
     assert grown.flags.writeable
+
+
+def test_an_array_that_grows_keeps_its_rows_and_its_memory():
+    growing = GrowingArray((3,), np.float32)
+    growing.extended(2)[:] = [[1, 2, 3], [4, 5, 6]]
+    memory = growing._mapped
+    larger = growing.extended(3_000_000)  # beyond HUGE
+    larger[-1] = 7
+    assert larger[:2].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert (larger.shape, larger.dtype, growing._mapped is memory) == ((3_000_000, 3), np.float32, True)
+
+
+def test_an_array_that_is_referred_to_while_it_grows_stays_as_it_is():
+    growing = GrowingArray((), np.int64)
+    old = growing.extended(4)
+    old[:] = range(4)
+    new = growing.extended(8)
+    new[:4] += 10
+    assert old.tolist() == [0, 1, 2, 3]
+    assert new[:4].tolist() == [10, 11, 12, 13]
+
+
+def test_a_system_that_moves_no_pages_copies_the_rows(monkeypatch):
+    growing = GrowingArray((), np.int64)
+    growing.extended(4)[:] = range(4)
+
+    class Immovable(mmap.mmap):
+        def resize(self, newsize):
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    immovable = Immovable(-1, 32)
+    immovable.write(growing._mapped)
+    monkeypatch.setattr(growing, "_mapped", immovable)
+    assert growing.extended(9)[:4].tolist() == [0, 1, 2, 3]
+
+
+def test_what_is_being_saved_does_not_change_while_the_buffer_grows(spec, make_episodes, monkeypatch):
+    monkeypatch.setattr(episode_store, "FIRST_EPISODES", 1)
+    replay = EpisodeReplay(spec, 40)
+    replay.insert(Episodes(**make_episodes([6])))
+    saved = replay._store.state_arrays(np.arange(1))["frames/obs"]
+    expected = [part.copy() for part in saved.pieces]
+    for i in range(20):
+        replay.insert(Episodes(**make_episodes([6, 5], first=1 + 2 * i)))
+    assert replay.check_valid() == []
+    for part, before in zip(saved.pieces, expected, strict=True):
+        np.testing.assert_array_equal(part, before)
