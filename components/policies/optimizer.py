@@ -1,4 +1,8 @@
-"""Gradient descent on one flat tensor: clip, check, step, and state for checkpoints."""
+"""Gradient descent on one flat tensor: clip, check, step, and state for checkpoints.
+
+The steps are those of torch's optimisers. These are not used: the first one of a process imports torch's compiler,
+which takes a second and 70 MB before a run begins.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -26,34 +30,18 @@ class FlatOptimizer:
     def __init__(
         self, flat: Tensor, modules: Iterable[nn.Module], kind: OptimizerKind, learning_rate: float, clip: float
     ) -> None:
-        self._flat = flat.detach()
+        # `data` counts no changes. Else a step of one network would forbid those beside it in memory to go back.
+        self._flat = flat.data
         self._parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
         self._learned = [p for p in self._parameters if p.requires_grad]
-        self.kind, self._learning_rate, self._clip = kind, learning_rate, clip
-
-    @property
-    def learning_rate(self) -> float:
+        self.kind, self._clip = kind, clip
+        self.learning_rate = learning_rate
         """Of the next step; it may be changed at any time, and no checkpoint holds it."""
-        return self._learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float) -> None:
-        self._learning_rate = rate
-        if "_optimizer" in vars(self):
-            self._optimizer.param_groups[0]["lr"] = rate
+        self._moments: dict[str, Tensor] = {}  # none before the first step
 
     def prepare(self) -> None:
-        """Make the optimiser now rather than at the first step."""
-        _ = self._optimizer
-
-    @cached_property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        # Made when it is needed: the first optimiser of a process imports torch's compiler, which takes a second, and
-        # workers only act.
-        self._flat.grad = torch.zeros_like(self._flat)
-        if self.kind == "rmsprop":
-            return torch.optim.RMSprop([self._flat], lr=self._learning_rate, alpha=0.99, eps=1e-5)
-        return torch.optim.Adam([self._flat], lr=self._learning_rate, eps=1e-5, fused=True)
+        """Take memory for the gradient now rather than at the first step."""
+        _ = self.gradient
 
     @property
     def learns_all(self) -> bool:
@@ -77,12 +65,10 @@ class FlatOptimizer:
         torch.cat(whole, out=self.gradient)
         return self.descend(what)
 
-    @property
+    @cached_property
     def gradient(self) -> Tensor:
         """The memory (P,) of the gradient along which `descend` goes."""
-        self.prepare()
-        assert self._flat.grad is not None
-        return self._flat.grad
+        return torch.zeros_like(self._flat)
 
     def descend(self, what: str) -> float:
         """Make a step along `gradient`, which is cut in place; otherwise as `step`."""
@@ -92,13 +78,19 @@ class FlatOptimizer:
             raise FloatingPointError(f"the gradient of {what} has norm {norm}")
         if norm > self._clip:
             gradient *= self._clip / norm
-        self._optimizer.step()
+        moments = self._moments
+        if not moments:
+            moments |= {name: torch.zeros_like(self._flat) for name in _MOMENTS[self.kind]} | {"step": torch.zeros(())}
+        moments["step"] += 1
+        if self.kind == "rmsprop":
+            _rmsprop(self._flat, gradient, moments["square_avg"], self.learning_rate)
+        else:
+            _adam(self._flat, gradient, moments["exp_avg"], moments["exp_avg_sq"], self.learning_rate, moments["step"])
         return norm
 
     def state(self) -> dict[str, Any]:
         """Return a copy of its kind and its moments."""
-        moments = self._optimizer.state.get(self._flat, {}) if "_optimizer" in vars(self) else {}
-        return {"kind": self.kind, **{key: value.to("cpu", copy=True) for key, value in moments.items()}}
+        return {"kind": self.kind, **{key: value.to("cpu", copy=True) for key, value in self._moments.items()}}
 
     def check(self, what: str, state: Mapping[str, Any]) -> None:
         """Raise `ValueError` unless `state` is what an equal optimiser's `state` returned."""
@@ -109,9 +101,27 @@ class FlatOptimizer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `check` has found to fit; the settings stay the constructor's."""
-        moments = {key: value.clone() for key, value in state.items() if key != "kind"}
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": {0: moments} if moments else {}, "param_groups": groups})
+        self._moments = {
+            key: value.to("cpu" if key == "step" else self._flat.device, copy=True)
+            for key, value in state.items()
+            if key != "kind"
+        }
+
+
+def _rmsprop(flat: Tensor, gradient: Tensor, square_avg: Tensor, learning_rate: float) -> None:
+    """Step as `torch.optim.RMSprop` does, with alpha 0.99 and ε 1e-5."""
+    square_avg.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+    flat.addcdiv_(gradient, square_avg.sqrt().add_(1e-5), value=-learning_rate)
+
+
+def _adam(
+    flat: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, learning_rate: float, step: Tensor
+) -> None:
+    """Step as `torch.optim.Adam` does, with betas 0.9 and 0.999 and ε 1e-5; `step` is 1 at the first."""
+    exp_avg.lerp_(gradient, 0.1)
+    exp_avg_sq.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+    root = exp_avg_sq.sqrt().div_(math.sqrt(1.0 - 0.999 ** float(step))).add_(1e-5)
+    flat.addcdiv_(exp_avg, root, value=-learning_rate / (1.0 - 0.9 ** float(step)))
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
