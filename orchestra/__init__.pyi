@@ -36,6 +36,7 @@ from .errors import HandshakeError as HandshakeError
 from .errors import MailboxFull as MailboxFull
 from .errors import NotUnderstood as NotUnderstood
 from .errors import OrchestraError as OrchestraError
+from .errors import QueueStopped as QueueStopped
 from .errors import ReplayDiverged as ReplayDiverged
 from .errors import SpawnRefused as SpawnRefused
 from .errors import TraceError as TraceError
@@ -68,9 +69,13 @@ from .runs.flags import Chosen as Chosen
 from .runs.flags import FlagParser as FlagParser
 from .runs.flags import Flags as Flags
 from .runs.flags import OptionsOf as OptionsOf
+from .runs.queue_table import work_through as work_through
 from .runs.result import RunFailed as RunFailed
 from .runs.result import RunResult as RunResult
 from .runs.run_directory import RunDirectory as RunDirectory
+from .runs.run_queue import QueuedRun as QueuedRun
+from .runs.run_queue import QueueEntry as QueueEntry
+from .runs.run_queue import RunQueue as RunQueue
 from .runs.runner import run_loop as run_loop
 from .runs.specialised import flags_of as flags_of
 from .runs.topology import Topology as Topology

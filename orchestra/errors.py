@@ -43,6 +43,10 @@ class CannotWrite(OrchestraError):
     """A file cannot be written: the disk is full, or the folder is read-only. Commands exit with code 74."""
 
 
+class QueueStopped(OrchestraError):
+    """A signal stopped a queue of runs. Its runs have stopped in order and can go on. Commands exit with code 75."""
+
+
 class HostsMissing(OrchestraError):
     """Hosts that a run needs did not come in time, or a host did not find its run. Commands exit with code 69."""
 

@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orchestra.errors import AuthenticationFailed, CannotWrite, HostsMissing, UsageError, VersionMismatch
+from orchestra.errors import AuthenticationFailed, CannotWrite, HostsMissing, QueueStopped, UsageError, VersionMismatch
 
 if TYPE_CHECKING:  # slow to import, and every command imports this module
     from orchestra.runs.result import RunFailed, RunResult
@@ -25,7 +25,7 @@ CANNOT_WRITE = 74
 """A file cannot be written: the disk is full, or the folder is read-only."""
 
 STOPPED = 75
-"""SIGTERM or SIGHUP stopped the run, and `--resume` continues it."""
+"""SIGTERM or SIGHUP stopped the run, and `--resume` continues it; or a queue, and the same command continues it."""
 
 OTHER_VERSION = 76
 """Two processes have other versions of the protocol or of the code; another attempt would fail likewise."""
@@ -65,6 +65,8 @@ def of_error(error: BaseException) -> int:
                 return NOT_LET_IN
             case VersionMismatch():
                 return OTHER_VERSION
+            case QueueStopped():
+                return STOPPED
             case CannotWrite():
                 return CANNOT_WRITE
             case OSError() if cause.errno in _NOT_WRITABLE:

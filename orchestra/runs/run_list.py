@@ -67,7 +67,7 @@ def listed(run: RunDirectory, clock: Clock) -> ListedRun:
     """Return how a run stands."""
     state = RUNNING if is_running(run) else str(run.ending().get("state", KILLED))
     age_s = max(clock.now().timestamp() - _mtime_s(run.config_path), 0.0)
-    return ListedRun(run, state, _last_record(run.metrics), age_s, _nbytes(run.path))
+    return ListedRun(run, state, last_record(run), age_s, _nbytes(run.path))
 
 
 def prunable(runs: list[ListedRun], *, keep: int, older_than_s: float) -> list[ListedRun]:
@@ -121,9 +121,10 @@ def set_aside(run: RunDirectory) -> Path | None:
     return aside
 
 
-def _last_record(path: Path) -> dict[str, Any]:
+def last_record(run: RunDirectory) -> dict[str, Any]:
+    """Return the last record of a run's metrics; empty if there is none."""
     try:
-        with path.open("rb") as file:
+        with run.metrics.open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_NBYTES, 0))
             lines = file.read().split(b"\n")[:-1]
         record = json.loads(lines[-1]) if lines else {}

@@ -325,7 +325,7 @@ def stopped_by_signals(root: str, stopping: Stopping, grace: float | None = None
         stopping.request("interrupted", abort=again)
 
     logger = log.get(actor=f"{root}/{SYSTEM}")
-    with _on_signals(arrived, signal.SIGINT, *stop_signals()):
+    with on_signals(arrived, signal.SIGINT, *stop_signals()):
         try:
             yield
         finally:
@@ -397,7 +397,7 @@ async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:
     return Ending(asked if asked and reason == ABORTED else "failed", reason, verdict)
 
 
-def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) -> AbstractContextManager[None]:
+def on_signals(call: Callable[[str, float], None], *signals: signal.Signals) -> AbstractContextManager[None]:
     """While the block runs, have the loop call `call` with the name and the time of each signal that arrives.
 
     Only the main thread can handle signals; in any other thread this does nothing. The loop's own signal handlers
@@ -424,7 +424,7 @@ def recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambda
                 node.recorder.dump("SIGUSR2")
         then()
 
-    return _on_signals(write, signal.SIGUSR2)
+    return on_signals(write, signal.SIGUSR2)
 
 
 def _write_message_counts(run: RunDirectory, statistics: list[NodeStatistics]) -> None:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from orchestra import Actor, InterruptMsg, Node, on
-from orchestra.runs.runner import Stopping, _on_signals, _until_stopped, stopped_by_signals
+from orchestra.runs.runner import Stopping, _until_stopped, on_signals, stopped_by_signals
 from orchestra.testing import Simulation, run_seed
 
 PATIENCE_S = 30.0
@@ -481,7 +481,7 @@ def test_a_signal_that_comes_while_another_one_is_handled_is_told_once(run: Call
 
         before = signal.signal(signal.SIGUSR1, interrupted)
         try:
-            with _on_signals(tell, signal.SIGINT):
+            with on_signals(tell, signal.SIGINT):
                 # By nothing else than the signal shall the loop be woken: the thread lets it fall asleep.
                 threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
                 await come.wait()
