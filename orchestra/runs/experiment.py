@@ -21,9 +21,10 @@ from typing import Any
 from orchestra.errors import UsageError
 from orchestra.hosts.bundle import UnpackedCode
 from orchestra.hosts.shape import Hosts, HostShape, this_machine
-from orchestra.runs.flags import Flags
+from orchestra.runs.flags import Chosen, Flags
 from orchestra.runs.import_names import import_folder
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.specialised import options_of, taker_of
 from orchestra.runs.topology import Topology
 
 NAME = "experiment"
@@ -173,21 +174,34 @@ def recorded_options(run: RunDirectory, options: Flags) -> dict[str, Any]:
 def variant(function: Callable[..., Topology], **defaults: object) -> Callable[..., Topology]:
     """Return the same experiment with other defaults: `experiment = variant(qmix_8m, scenario="3m")`.
 
+    Where the defaults choose an algorithm with options of its own, they may be options of it, too:
+    `variant(train, algorithm="ppo", clip=0.1)`.
+
     Raises:
-        UsageError: `function` has no such parameter, or its flag does not allow the value.
+        UsageError: there is no such parameter or option, or its flag does not allow the value.
     """
     flags = {flag.name: flag for flag in Flags.of(function)}
-    for name, value in defaults.items():
-        if name not in flags:
-            raise UsageError(f"there is no parameter {name!r}; the parameters are {', '.join(flags)}")
-        defaults[name] = flags[name].validated(value)
+    options = {flag.name: flag for flag in options_of(function, defaults)}
+    known = flags | options
+    for name in defaults:
+        if name not in known:
+            raise UsageError(f"there is no parameter {name!r}; the parameters are {', '.join(known)}")
+    given = {name: flag.validated(defaults[name]) for name, flag in options.items() if name in defaults}
+    of_chosen = {**getattr(function, "option_defaults", {}), **given}  # of a variant of a variant, both
+    own = {name: known[name].validated(value) for name, value in defaults.items() if name not in options}
     signature = inspect.signature(function)
-    parameters = [p.replace(default=defaults.get(p.name, p.default)) for p in signature.parameters.values()]
+    parameters = [p.replace(default=own.get(p.name, p.default)) for p in signature.parameters.values()]
+    taker = taker_of(function)
 
     @functools.wraps(function)
     def experiment(**values: Any) -> Topology:
-        return function(**{**defaults, **values})
+        values = {**own, **values}
+        if taker is not None and taker not in values:  # it is called as it is, without the flags of what it chooses
+            names = [flag.name for flag in options_of(function, values)]
+            values[taker] = Chosen({name: value for name, value in of_chosen.items() if name in names})
+        return function(**values)
 
+    experiment.option_defaults = of_chosen  # type: ignore[attr-defined]  # read by specialised
     experiment.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
     experiment.variant_of = function  # type: ignore[attr-defined]  # read by source_of
     return experiment

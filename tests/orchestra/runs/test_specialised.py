@@ -63,6 +63,41 @@ def test_what_is_chosen_brings_its_options_as_flags_with_help(function, given) -
     assert source_of(chosen) == (Path(__file__), "experiment")
 
 
+BIG = variant(experiment, power="sail", area=30)
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "expected"),
+    [
+        (BIG, [], {"area": 30.0, "crew": 3}),
+        (BIG, ["--area", "9"], {"area": 9.0, "crew": 3}),
+        (BIG, ["--power", "jib"], {"area": 30.0, "crew": 3}),
+        (variant(BIG, crew=5), [], {"area": 30.0, "crew": 5}),
+        (variant(BIG, area=2), [], {"area": 2.0, "crew": 3}),
+        (variant(BIG, power="oars"), [], {}),
+    ],
+)
+def test_a_variant_has_defaults_for_options_of_what_it_chooses(function, words, expected) -> None:
+    chosen, flags = flags_of(function, words)
+    SEEN.clear()
+    build(chosen, flags.parse(words))
+    assert SEEN[0]["chosen"] == expected
+    if not words:
+        assert {flag.name: flag.default for flag in flags if flag.name in expected} == expected
+        SEEN.clear()
+        function()
+        assert SEEN[0]["chosen"].items() <= expected.items()
+
+
+def test_a_default_of_an_option_is_checked_like_its_flag() -> None:
+    with pytest.raises(UsageError, match=r"^--area: 0 is not allowed"):
+        variant(experiment, power="sail", area=0)
+    with pytest.raises(UsageError, match=r"^there is no parameter 'keel'; the parameters are power, crew, area$"):
+        variant(experiment, power="sail", keel=1)
+    with pytest.raises(UsageError, match=r"^there is no parameter 'area'; the parameters are power, crew$"):
+        variant(experiment, area=30)
+
+
 def test_options_of_an_inherited_constructor_count_and_bounds_hold() -> None:
     _, flags = flags_of(experiment, {"power": "jib"})
     with pytest.raises(UsageError, match=r"^--area: '0' is not allowed: it must be greater than 0"):
