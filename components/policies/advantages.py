@@ -1,9 +1,15 @@
-"""Generalised advantage estimation (Schulman et al. 2016), by NumPy, for episodes that end in either way."""
+"""Generalised advantage estimation (Schulman et al. 2016) and V-trace (Espeholt et al. 2018), by NumPy, of segments.
+
+Episodes end in either way. Letters in shapes: E segments of T steps, A agents.
+"""
 
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from components.policies.chunks import real_rows
+from components.replay_buffers.returns import v_trace
 
 Floats = NDArray[np.floating[Any]]
 TimeLimit = Literal["bootstrap", "terminal"]
@@ -67,6 +73,51 @@ def segment_advantages(
     )
     found[~real] = 0.0
     return found.transpose(1, 0, 2)
+
+
+def corrected_advantages(
+    reward: Floats,  # (E, T, A)
+    value: Floats,  # (E, T+1, A)
+    log_ratio: Floats,  # (E, T, A): log π(a) - log μ(a), of the policy that learns and the one that acted
+    lengths: NDArray[np.integer[Any]],  # (E,)
+    terminated: NDArray[np.bool_],  # (E,)
+    truncated: NDArray[np.bool_],  # (E,)
+    *,
+    gamma: float,
+    gae_lambda: float,
+    rho_max: float,
+    c_max: float,
+    time_limit: TimeLimit = "bootstrap",
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the advantages and the targets of values (E, T, A) of V-trace, 0 after the end of each segment.
+
+    Each agent's importance weights are its own. Where both policies are one, advantages are those of
+    `segment_advantages`, and targets these plus `value`.
+    """
+    over = terminated | truncated if time_limit == "terminal" else terminated
+    steps = np.arange(reward.shape[1])
+    real, last = steps < lengths[:, None], steps == lengths[:, None] - 1
+    successor = np.where((last & over[:, None])[..., None], 0.0, value[:, 1:])
+    n_agents = reward.shape[-1]
+
+    def packed(array: Floats) -> NDArray[np.float64]:  # the segments of the first agent, then those of the second, …
+        return np.ascontiguousarray(real_rows(array, lengths).T, np.float64).reshape(-1)
+
+    traced = v_trace(
+        packed(reward),
+        packed(value[:, :-1]),
+        packed(successor),
+        packed(log_ratio),
+        np.tile(lengths, n_agents),
+        gamma=gamma,
+        td_lambda=gae_lambda,
+        rho_max=rho_max,
+        c_max=c_max,
+    )
+    advantage, target = np.zeros((2, *reward.shape))
+    advantage[real] = traced.advantages.reshape(n_agents, -1).T
+    target[real] = traced.targets.reshape(n_agents, -1).T
+    return advantage, target
 
 
 def normalised(advantage: Floats, living: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ Letters in shapes: E segments, T steps, A agents, N real steps of all segments, 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies.acting import Acted
-from components.policies.advantages import normalised, segment_advantages
+from components.policies.advantages import corrected_advantages, normalised, segment_advantages
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.chunks import Chunks, real_rows
 from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
@@ -37,11 +37,11 @@ class Rows:
     critic: Tensor  # (R, I)
     available: Tensor | None  # (R, U)
     actions: Tensor  # (R, …)
-    log_prob: Tensor  # (R,): when acting
+    log_prob: Tensor  # (R,): when acting; with V-trace of the parameters before the update
     value: Tensor  # (R,): when acting, in the critic's units
-    advantage: Tensor  # (R,)
-    returns: Tensor  # (R,): in the units of the rewards
     living: Tensor  # (R,): 1.0 of agents that live
+    advantage: Tensor  # (R,)
+    returns: Tensor  # (R,): targets of the values, in the units of the rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +158,54 @@ class OnPolicy(ModulePolicy):
 
     def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32]:
         """Return the log-probabilities (E, T, A) of a batch's actions under the present parameters, 0 where padded."""
-        found = np.zeros(batch["log_prob"].shape, np.float32)
-        real = np.arange(batch["log_prob"].shape[1]) < batch.lengths[:, None]
-        with torch.no_grad():
-            rows = self.rows(batch)
-            flat = torch.zeros(len(rows.log_prob), device=self._device)
-            for part in self._parts_of(batch, rows):
-                taken = self.said(rows, part)[0]
-                kept = slice(None) if part.real is None else part.real > 0
-                flat[part.rows[kept]] = taken[kept]
-        found[real] = flat.cpu().numpy().reshape(-1, self.spec.n_agents)
-        return found
+        return self._log_prob(batch, self._seen(batch))
 
     def rows(self, batch: EpisodeBatch) -> Rows:
         """Return the rows of a batch, with advantages and returns."""
-        on, learning, lengths = self.interface, self.learning, batch.lengths
+        learning, lengths = self.learning, batch.lengths
+        rows = self._seen(batch)
+        value = self.value_norm.denormalise(torch.from_numpy(batch["value"].astype(np.float64))).numpy()
+        if self.interface.mortal_reward:
+            value = value * batch["alive"]
+        reward = batch.reward if batch.reward.ndim == 3 else batch.reward[..., None]
+        reward = np.broadcast_to(reward, (*reward.shape[:2], self.spec.n_agents))
+        gamma, gae_lambda, time_limit = learning.gamma, learning.gae_lambda, learning.time_limit
+        if learning.correction == "v-trace":
+            now = self._log_prob(batch, rows)
+            rows = replace(rows, log_prob=self._tensor(real_rows(now, lengths).reshape(-1)))
+            advantage, target = corrected_advantages(
+                reward,
+                value,
+                now - batch["log_prob"],
+                lengths,
+                batch.terminated,
+                batch.truncated,
+                gamma=gamma,
+                gae_lambda=gae_lambda,
+                rho_max=learning.rho_max,
+                c_max=learning.c_max,
+                time_limit=time_limit,
+            )
+        else:
+            advantage = segment_advantages(
+                reward,
+                value,
+                lengths,
+                batch.terminated,
+                batch.truncated,
+                gamma=gamma,
+                gae_lambda=gae_lambda,
+                time_limit=time_limit,
+            )
+            target = advantage + value[:, :-1]
+        advantage, returns = real_rows(advantage, lengths), real_rows(target, lengths)
+        if learning.advantages == "update":
+            advantage = normalised(advantage, rows.living.cpu().numpy().reshape(advantage.shape) > 0)
+        return replace(rows, advantage=self._tensor(advantage.reshape(-1)), returns=self._tensor(returns.reshape(-1)))
+
+    def _seen(self, batch: EpisodeBatch) -> Rows:
+        """Return the rows of a batch without advantages and returns."""
+        on, lengths = self.interface, batch.lengths
         flat = {name: real_rows(batch[name][:, :-1], lengths) for name in (*on.spec.schema.frames, "value")}
         actor, critic = on.inputs(
             flat,
@@ -181,24 +214,6 @@ class OnPolicy(ModulePolicy):
             self.network.obs_var.cpu().numpy(),
         )
         living = on.alive(flat)
-        value = self.value_norm.denormalise(torch.from_numpy(batch["value"].astype(np.float64))).numpy()
-        if on.mortal_reward:
-            value = value * batch["alive"]
-        reward = batch.reward if batch.reward.ndim == 3 else batch.reward[..., None]
-        advantage = segment_advantages(
-            np.broadcast_to(reward, (*reward.shape[:2], self.spec.n_agents)),
-            value,
-            lengths,
-            batch.terminated,
-            batch.truncated,
-            gamma=learning.gamma,
-            gae_lambda=learning.gae_lambda,
-            time_limit=learning.time_limit,
-        )
-        returns = real_rows(advantage + value[:, :-1], lengths)
-        advantage = real_rows(advantage, lengths)
-        if learning.advantages == "update":
-            advantage = normalised(advantage, living)
         actions = batch["unsquashed"] if self.networks.squash else batch.actions
         n_rows = living.size
         return Rows(
@@ -208,10 +223,22 @@ class OnPolicy(ModulePolicy):
             actions=torch.from_numpy(real_rows(actions, lengths).reshape(n_rows, *actions.shape[3:])).to(self._device),
             log_prob=self._tensor(real_rows(batch["log_prob"], lengths).reshape(-1)),
             value=self._tensor(flat["value"].reshape(-1)),
-            advantage=self._tensor(advantage.reshape(-1)),
-            returns=self._tensor(returns.reshape(-1)),
             living=self._tensor(living.reshape(-1)),
+            advantage=torch.empty(0),
+            returns=torch.empty(0),
         )
+
+    def _log_prob(self, batch: EpisodeBatch, rows: Rows) -> NDArray[np.float32]:
+        found = np.zeros(batch["log_prob"].shape, np.float32)
+        real = np.arange(batch["log_prob"].shape[1]) < batch.lengths[:, None]
+        with torch.no_grad():
+            flat = torch.zeros(len(rows.log_prob), device=self._device)
+            for part in self._parts_of(batch, rows):
+                taken = self.said(rows, part)[0]
+                kept = slice(None) if part.real is None else part.real > 0
+                flat[part.rows[kept]] = taken[kept]
+        found[real] = flat.cpu().numpy().reshape(-1, self.spec.n_agents)
+        return found
 
     def said(self, rows: Rows, part: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probabilities of the actions, entropies, and values, (R',) each, by the present parameters."""
@@ -315,7 +342,7 @@ class OnPolicy(ModulePolicy):
         now, which at the first epoch are those that acted.
         """
         if not self.networks.recurrent:
-            yield Minibatch(torch.arange(len(rows.returns), device=self._device), None, None, 1)
+            yield Minibatch(torch.arange(len(rows.log_prob), device=self._device), None, None, 1)
             return
         n_steps = self.learning.chunk_length
         chunks = Chunks.of(batch.lengths, self.spec.n_agents, n_steps)

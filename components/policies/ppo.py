@@ -118,6 +118,11 @@ class Ppo(Clipped):
         time_limit: Annotated[
             Literal["bootstrap", "terminal"], Field(description="a truncated episode has a value behind it, or none")
         ] = "bootstrap",
+        correction: Annotated[
+            Literal["none", "v-trace"], Field(description="of steps of earlier parameters, as with --overlap")
+        ] = "none",
+        rho_max: Annotated[float, Field(gt=0, description="v-trace: largest weight of a step")] = 1.0,
+        c_max: Annotated[float, Field(gt=0, description="v-trace: largest weight of what follows a step")] = 1.0,
         target_kl: Annotated[float | None, Field(gt=0, description="divergence that ends an update; or none")] = None,
         hidden_size: Annotated[int, Field(ge=1, description="units of each layer")] = 64,
         recurrent: Annotated[bool, Field(description="a GRU behind the layers")] = False,
@@ -144,6 +149,9 @@ class Ppo(Clipped):
             value_units=value_units,
             value_masks=True,
             time_limit=time_limit,
+            correction=correction,
+            rho_max=rho_max,
+            c_max=c_max,
             target_kl=target_kl,
             chunk_length=chunk_length,
             gain=0.01,
@@ -190,6 +198,11 @@ class Mappo(Clipped):
         time_limit: Annotated[
             Literal["bootstrap", "terminal"], Field(description="a truncated episode has a value behind it, or none")
         ] = "bootstrap",
+        correction: Annotated[
+            Literal["none", "v-trace"], Field(description="of steps of earlier parameters, as with --overlap")
+        ] = "none",
+        rho_max: Annotated[float, Field(gt=0, description="v-trace: largest weight of a step")] = 1.0,
+        c_max: Annotated[float, Field(gt=0, description="v-trace: largest weight of what follows a step")] = 1.0,
         target_kl: Annotated[float | None, Field(gt=0, description="divergence that ends an update; or none")] = None,
         hidden_size: Annotated[int, Field(ge=1, description="units of each layer")] = 64,
         recurrent: Annotated[bool, Field(description="a GRU behind the layers")] = True,
@@ -223,6 +236,9 @@ class Mappo(Clipped):
             value_units=value_units,
             value_masks=value_masks,
             time_limit=time_limit,
+            correction=correction,
+            rho_max=rho_max,
+            c_max=c_max,
             target_kl=target_kl,
             chunk_length=chunk_length,
             gain=gain,

@@ -17,6 +17,9 @@ CriticInput = Literal["obs", "state", "agent-specific"]
 ValueUnits = Literal["running", "popart", "real"]
 """How values are normalised: by running statistics; by these and a critic's head that follows them (van Hasselt et al.
 2016), so that its values in real units do not move; or not at all."""
+Correction = Literal["none", "v-trace"]
+"""What is done about steps of earlier parameters, beyond the clip of the ratio: nothing, or V-trace (Espeholt et al.
+2018)."""
 Frames = Mapping[str, NDArray[Any]]
 Shapes = list[tuple[int, ...]]
 
@@ -78,6 +81,9 @@ class Learning:
     value_units: ValueUnits
     value_masks: bool
     time_limit: TimeLimit
+    correction: Correction
+    rho_max: float
+    c_max: float
     target_kl: float | None
     chunk_length: int
     gain: float

@@ -31,7 +31,7 @@ class VTrace(NamedTuple):
     """What `v_trace` makes of every step."""
 
     targets: Floats  # (N,): v_s, on which the value is regressed
-    advantages: Floats  # (N,): rho (r + gamma v_{s+1} - V), for the policy gradient
+    advantages: Floats  # (N,): rho (r + gamma [λ v_{s+1} + (1 - λ) V_{s+1}] - V), for the policy gradient
 
 
 def extend_lambda_returns(
@@ -228,7 +228,7 @@ def v_trace(
     """Return V-trace targets and advantages of every step (Espeholt et al. 2018, §4.1 and remark 2).
 
     v_s = V_s + Σ_k gamma^k (Π c) rho δ, with rho = min(rho_max, π/μ) and c = λ min(c_max, π/μ). On policy, with both
-    limits at least 1, the targets are λ-returns.
+    limits at least 1, the targets are λ-returns and the advantages those of `gae`. With λ = 1 both are the paper's.
 
     Args:
         reward: (N,), floating.
@@ -261,7 +261,7 @@ def v_trace(
     targets = value + _scan_back(delta, factor, int(lengths.max()))
     after = np.append(targets[1:], 0.0)
     after[last] = value_tp1[last]
-    advantages = rho * (reward + gamma * after - value)
+    advantages = rho * (reward + gamma * (td_lambda * after + (1.0 - td_lambda) * value_tp1) - value)
     return VTrace(targets.astype(reward.dtype), advantages.astype(reward.dtype))
 
 

@@ -13,7 +13,8 @@ from components.envs import EnvSpec, Skirmish
 from components.envs.base import Env
 from components.experience import FieldSpec
 from components.policies import ALGORITHMS, EpisodeBatch
-from components.policies.chunks import Chunks
+from components.policies.advantages import corrected_advantages, normalised
+from components.policies.chunks import Chunks, real_rows
 from components.policies.on_policy import OnPolicy
 from components.policies.ppo import Clipped, Mappo, Ppo
 from components.replay_buffers import FreshEpisodes
@@ -177,6 +178,46 @@ def test_every_sample_is_learned_from_once_an_epoch_and_none_changes(monkeypatch
     for (rows, before), (_, after) in pairwise(kept):
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         assert torch.equal(rows.log_prob, before[0])
+
+
+@pytest.mark.parametrize("kind", ["mappo in chunks of 7", "continuous"])
+def test_v_trace_changes_nothing_on_policy_and_later_weighs_steps_by_the_policy_before_the_update(kind) -> None:
+    name, env, options = KINDS[kind]
+    plain, batch = play(name, env and env(5), **options)
+    traced, _ = play(name, env and env(5), **options, correction="v-trace", rho_max=1.0, c_max=0.9)
+    at_first, as_usual = traced.rows(batch), plain.rows(batch)
+    same, _ = play(name, env and env(5), **options, correction="v-trace")
+    for what in ("advantage", "returns"):
+        torch.testing.assert_close(getattr(same.rows(batch), what), getattr(as_usual, what), atol=2e-4, rtol=1e-4)
+    assert (at_first.returns - as_usual.returns).abs().max() > 1e-3  # c_max cuts weights of 1 too
+    for _ in range(3):
+        traced.learn(batch)
+    now, lengths = traced.log_prob(batch), batch.lengths
+    assert np.abs(now - batch["log_prob"]).max() > 0.01
+    rows = traced.rows(batch)
+    reward = batch.reward if batch.reward.ndim == 3 else batch.reward[..., None]
+    advantage, target = corrected_advantages(
+        np.broadcast_to(reward, now.shape),
+        traced.value_norm.denormalise(torch.from_numpy(batch["value"].astype(np.float64))).numpy(),
+        now - batch["log_prob"],
+        lengths,
+        batch.terminated,
+        batch.truncated,
+        gamma=0.99,
+        gae_lambda=0.95,
+        rho_max=1.0,
+        c_max=0.9,
+    )
+    np.testing.assert_allclose(rows.returns.numpy(), real_rows(target, lengths).reshape(-1), rtol=1e-5)
+    found = real_rows(advantage, lengths)
+    if name == "mappo":
+        found = normalised(found, rows.living.numpy().reshape(found.shape) > 0)
+    np.testing.assert_allclose(rows.advantage.numpy(), found.reshape(-1), rtol=1e-4, atol=1e-5)
+    whole = next(traced._minibatches(batch, rows))
+    flat = whole if whole.real is None else next(traced._shuffled([whole], rows, np.random.default_rng(0)))
+    _, _, _, (kl, clipped) = traced.losses(rows, flat)
+    assert kl < 1e-6  # ratios begin at 1 although the steps are old
+    assert clipped == 0.0
 
 
 def test_the_learning_rate_falls_linearly_and_the_first_update_has_all_of_it() -> None:

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from components.policies.advantages import generalised_advantages, normalised, segment_advantages
+from components.policies.advantages import (
+    corrected_advantages,
+    generalised_advantages,
+    normalised,
+    segment_advantages,
+)
 from components.policies.chunks import Chunks
 from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
 from components.policies.distributions import Categorical, Gaussian, Squashed
@@ -73,6 +78,60 @@ def test_advantages_of_segments_are_those_of_each_alone() -> None:
     np.testing.assert_allclose(found[2, :, 0], [1.97, 0.0, 0.0], atol=1e-6)
     found = segment_advantages(reward, value, lengths, *ends, **DISCOUNTS, time_limit="terminal")
     np.testing.assert_allclose(found[2, :, 0], [-1.0, 0.0, 0.0], atol=1e-6)
+
+
+def test_v_trace_has_the_targets_and_advantages_by_hand() -> None:
+    """One agent, gamma 0.5, weights 1/2, 3 cut at 1, and 1; the episode goes on after its last frame, of value 4.
+
+    Errors are 1 + .5 * 2 - 1 = 1, 0 + .5 * 3 - 2 = -.5 and 2 + .5 * 4 - 3 = 1. Backwards, targets are 3 + 1 = 4,
+    2 - .5 + .5 * (4 - 3) = 2, and 1 + .5 * 1 + .5 * .5 * (2 - 2) = 1.5. Advantages are 1/2 * (1 + .5 * 2 - 1) = .5,
+    0 + .5 * 4 - 2 = 0 and 2 + .5 * 4 - 3 = 1.
+    """
+    reward, value = np.array([1.0, 0.0, 2.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    ratio = np.log([0.5, 3.0, 1.0])
+    no = np.array([False])
+    advantage, target = corrected_advantages(
+        *(each[None, :, None] for each in (reward, value, ratio)),
+        np.array([3]), no, no, gamma=0.5, gae_lambda=1.0, rho_max=1.0, c_max=1.0,
+    )  # fmt: skip
+    np.testing.assert_allclose(target[0, :, 0], [1.5, 2.0, 4.0], atol=1e-12)
+    np.testing.assert_allclose(advantage[0, :, 0], [0.5, 0.0, 1.0], atol=1e-12)
+
+
+@pytest.mark.parametrize("time_limit", ["bootstrap", "terminal"])
+@pytest.mark.parametrize("on_policy", [False, True])
+def test_v_trace_of_segments_and_agents_is_the_papers_sum_of_each_alone(time_limit, on_policy) -> None:
+    """v_s - V_s = Σ_t gamma^(t-s) (Π_{s≤i<t} c_i) rho_t δ_t, term by term as it is printed; padding must not matter."""
+    rng = np.random.default_rng(5)
+    lengths = np.array([6, 3, 1, 4])
+    reward, log_ratio = rng.normal(size=(2, 4, 6, 2))
+    value = rng.normal(size=(4, 7, 2))
+    if on_policy:
+        log_ratio[:] = 0.0
+    ends = np.array([[False, True, False, False], [False, False, True, True]])
+    limits = {"rho_max": 1.5, "c_max": 1.1}
+    advantage, target = corrected_advantages(
+        reward, value, log_ratio, lengths, *ends, **DISCOUNTS, **limits, time_limit=time_limit
+    )
+    if on_policy:
+        found = segment_advantages(reward, value, lengths, *ends, **DISCOUNTS, time_limit=time_limit)
+        np.testing.assert_allclose(advantage, found, atol=1e-12)
+    gamma, lam = DISCOUNTS.values()
+    for e, n in enumerate(lengths):
+        over = ends[0, e] or (time_limit == "terminal" and ends[1, e])
+        for a in range(2):
+            v, ratio = value[e, : n + 1, a].copy(), np.exp(log_ratio[e, :n, a])
+            v[n] = 0.0 if over else v[n]
+            rho, c = np.minimum(ratio, 1.5), lam * np.minimum(ratio, 1.1)
+            error = rho * (reward[e, :n, a] + gamma * v[1:] - v[:n])
+            traced = [v[s] + sum(gamma ** (t - s) * c[s:t].prod() * error[t] for t in range(s, n)) for s in range(n)]
+            np.testing.assert_allclose(target[e, :n, a], traced, atol=1e-12)
+            after = lam * np.array([*traced[1:], v[n]]) + (1 - lam) * v[1:]
+            np.testing.assert_allclose(
+                advantage[e, :n, a], rho * (reward[e, :n, a] + gamma * after - v[:n]), atol=1e-12
+            )
+        assert not advantage[e, n:].any()
+        assert not target[e, n:].any()
 
 
 def test_normalised_advantages_have_mean_0_and_deviation_1_over_the_living() -> None:

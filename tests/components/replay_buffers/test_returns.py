@@ -185,7 +185,8 @@ def v_trace_reference(r, v, v_tp1, ratio, gamma, lam, rho_max, c_max):
         last = t == len(r) - 1
         targets[t] += rho * (r[t] + gamma * v_tp1[t] - v[t])
         targets[t] += 0.0 if last else gamma * c * (targets[t + 1] - v_tp1[t])
-        advantages[t] = rho * (r[t] + gamma * (v_tp1[t] if last else targets[t + 1]) - v[t])
+        after = v_tp1[t] if last else lam * targets[t + 1] + (1 - lam) * v_tp1[t]
+        advantages[t] = rho * (r[t] + gamma * after - v[t])
     return targets, advantages
 
 
@@ -225,7 +226,8 @@ def test_on_policy_all_three_are_one(lam):
     value_tp1[np.cumsum(lengths) - 1] = 0.0
     options = {"gamma": 0.9, "td_lambda": lam}
     from_gae = value + gae(reward, value, value_tp1, lengths, **options)
-    from_v_trace = v_trace(reward, value, value_tp1, np.zeros(12), lengths, **options).targets
+    from_v_trace, advantages = v_trace(reward, value, value_tp1, np.zeros(12), lengths, **options)
+    np.testing.assert_allclose(value + advantages, from_gae, atol=1e-12)
     from_td = td_lambda_returns(
         reward[:, None], value[:, None], lengths, np.ones(3, bool), discount=0.9, td_lambda=lam
     )[:, 0]
