@@ -124,9 +124,9 @@ class RunQueue:
         earlier = self._recorded.get(run.name, {})
         entry.seconds = float(earlier.get("seconds", 0.0))
         if earlier.get("words") == list(run.words) and earlier.get("state") in ("done", "stopped"):
-            entry.state = earlier["state"]
+            entry.state, entry.exit_code = earlier["state"], earlier.get("exit_code")
             if entry.state == "done" and not self._is_done(run.name):  # its directory was removed
-                entry.state, entry.seconds = "waiting", 0.0
+                entry.state, entry.seconds, entry.exit_code = "waiting", 0.0, None
         self.entries[run.name] = entry
         return entry
 

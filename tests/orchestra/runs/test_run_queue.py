@@ -116,6 +116,7 @@ def test_a_run_that_is_done_is_not_repeated_and_one_that_failed_is(queue_of: Que
     assert queue.output("a").read_text() == "does x\n"
     again = queue_of(*runs)
     assert states(again) == ["done", "waiting", "done"]
+    assert [again.entries[name].exit_code for name in "abc"] == [0, None, 0]
     work(again)
     assert [len(starts(again, name)) for name in "abc"] == [1, 2, 1]
 

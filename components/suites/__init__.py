@@ -1,0 +1,1 @@
+"""Benchmarks of many maps and seeds: their runs, scores, aggregates and report."""

@@ -1,0 +1,151 @@
+"""`orchestra suite`: train on all maps of a benchmark with several seeds, and report beside published results."""
+
+import json
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from components.suites.published import SUITES, Suite
+from orchestra import FlagParser, QueuedRun, RunQueue, UsageError, work_through, write_json
+
+EXPERIMENT = "train"
+EVAL_INTERVAL = 20_000
+"""Environment steps between greedy tests, as in `experiments/train.py`."""
+_HELP = """Train on all maps of a benchmark with several seeds, and report beside published results.
+
+The suites are smac (the 14 maps of the SMAC paper) and smacv2 (its 15 maps). Several runs go on at a time. The same
+command goes on after an interruption: runs that are done are not repeated, others resume. At the end, table.md,
+table.csv, figure.png and marl_eval.json in the folder report the runs that are done.
+
+Flags of `orchestra run train` follow after --, as in: orchestra suite smac -- --updates-per-episode 0.4"""
+
+
+def command(arguments: list[str]) -> int:
+    """Train on all maps of a benchmark with several seeds, and report beside published results."""
+    arguments, further = _split(arguments)
+    parser = FlagParser(prog="orchestra suite", description=_HELP, usage="orchestra suite NAME [flags] [-- flags]")
+    parser.add_argument("suite", metavar="NAME", choices=sorted(SUITES), help=" or ".join(SUITES))
+    parser.add_argument("--maps", nargs="+", metavar="MAP", help="only these (default: all of the suite)")
+    parser.add_argument("--algorithms", nargs="+", default=["qmix"], metavar="NAME", help="(default: qmix)")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="runs of each map (default: 5)")
+    parser.add_argument("--steps", type=int, default=2_000_000, help="of each run (default: 2000000)")
+    parser.add_argument("--parallel", type=int, metavar="N", help="runs at a time (default: half of the cores)")
+    parser.add_argument("--folder", type=Path, help="of runs and report (default: suites/NAME)")
+    parser.add_argument("--episodes", type=int, default=256, help="new battles for each jitter (default: 256)")
+    parser.add_argument("--report-only", action="store_true", help="start no run: report those that have ended")
+    options = parser.parse_strictly(arguments)
+    suite = SUITES[options.suite]
+    maps = _checked_maps(suite, options)
+    folder = options.folder or Path("suites") / suite.name
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_settings(folder, suite, options.steps, further)
+    queue = RunQueue(folder, parallel=options.parallel)
+    planned = {
+        f"{algorithm}-{scenario}-seed{seed}": (algorithm, scenario, seed)
+        for seed in range(1, options.seeds + 1)  # a seed of all maps first: an interrupted suite has all maps
+        for scenario in maps
+        for algorithm in options.algorithms
+    }
+    for name, (algorithm, scenario, seed) in planned.items():
+        queue.add(QueuedRun(name, _words(algorithm, scenario, seed, options.steps, further)))
+    title = f"{suite.title}: {len(planned)} runs of {options.steps:,} steps, {queue.parallel} at a time, in {folder}"
+    if not options.report_only:
+        work_through(queue, title=title)
+    words = ["orchestra", "suite", *arguments, *(["--", *further] if further else [])]
+    _report(suite, queue, planned, options, shlex.join(words))
+    failed = queue.counts()["failed"]
+    for name, entry in queue.entries.items():
+        if entry.state == "failed":
+            print(f"failed ({entry.exit_code}): {name}; see {queue.output(name)}")
+    return 1 if failed else 0
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`."""
+    if "--" not in arguments:
+        return list(arguments), []
+    place = list(arguments).index("--")
+    return list(arguments[:place]), list(arguments[place + 1 :])
+
+
+def _checked_maps(suite: Suite, options: Namespace) -> list[str]:
+    for name, least in (("seeds", 1), ("steps", 1), ("episodes", 1)):
+        if getattr(options, name) < least:
+            raise UsageError(f"--{name}: {getattr(options, name)} is not allowed: it must be {least} or more")
+    wrong = [scenario for scenario in options.maps or () if scenario not in suite.maps]
+    if wrong:
+        raise UsageError(f"--maps: {wrong[0]!r} is no map of {suite.name}; its maps are {', '.join(suite.maps)}")
+    return [scenario for scenario in suite.maps if not options.maps or scenario in options.maps]
+
+
+def _words(algorithm: str, scenario: str, seed: int, steps: int, further: Sequence[str]) -> list[str]:
+    chosen = ["--algorithm", algorithm, "--scenario", scenario, "--seed", str(seed), "--steps", str(steps)]
+    tests = ["--eval-interval", str(EVAL_INTERVAL)]
+    return [EXPERIMENT, *chosen, *tests, "--trace", "off", "--quiet", *further]
+
+
+def _check_settings(folder: Path, suite: Suite, steps: int, further: Sequence[str]) -> None:
+    """Write the settings of the suite into its folder; refuse to mix runs of others with those that are there.
+
+    Raises:
+        UsageError: the folder has runs of another suite, of other flags, or of more steps.
+    """
+    path = folder / "suite.json"
+    settings: dict[str, Any] = {"suite": suite.name, "steps": steps, "flags": list(further)}
+    try:
+        before = json.loads(path.read_bytes())
+        same = before["suite"] == suite.name and before["flags"] == list(further) and before["steps"] <= steps
+    except FileNotFoundError:
+        same = True
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{str(path)!r} is damaged: {error!r}") from error
+    if not same:
+        raise UsageError(
+            f"--folder: {str(folder)!r} has runs of {before['suite']} with {before['steps']:,} steps and the flags "
+            f"{shlex.join(before['flags']) or '(none)'}; choose another folder"
+        )
+    write_json(path, settings)
+
+
+def _report(
+    suite: Suite, queue: RunQueue, planned: dict[str, tuple[str, str, int]], options: Namespace, words: str
+) -> None:
+    """Play new battles with the runs that are done, and write table, figure and raw results."""
+    from components.reporting.comparison import read_trial
+    from components.suites import report
+    from components.suites.figure import suite_figure
+    from components.suites.jittered import battles_of
+    from components.suites.scores import Scores, scores_of
+
+    done = [name for name in planned if queue.entries[name].state == "done"]
+    if not done:
+        print("no run is done yet, so there is nothing to report")
+        return
+    results: dict[str, dict[str, dict[int, Scores]]] = {}
+    for number, name in enumerate(done, start=1):
+        algorithm, scenario, seed = planned[name]
+        run = queue.directory(name)
+        assert run is not None  # it is done
+        print(f"battles of {name} ({number} of {len(done)})", flush=True)
+        battles = battles_of(run, suite.jitters, episodes=options.episodes)
+        rates = {jitter: figures["win_rate"] for jitter, figures in battles.items()}
+        results.setdefault(algorithm, {}).setdefault(scenario, {})[seed] = scores_of(read_trial(run.path), rates)
+    results = {
+        algorithm: {scenario: by_map[scenario] for scenario in suite.maps if scenario in by_map}
+        for algorithm, by_map in results.items()
+    }
+    folder = queue.folder
+    page = report.as_markdown(suite, results, command=words, episodes=options.episodes)
+    (folder / "table.md").write_text(page)
+    (folder / "table.csv").write_text(report.as_csv(report.rows(suite, results)))
+    raw = report.marl_eval(suite, results, steps=options.steps, interval=min(EVAL_INTERVAL, options.steps))
+    write_json(folder / "marl_eval.json", raw)
+    suite_figure(suite, results).savefig(folder / "figure.png")
+    print(page)
+    print(os.linesep.join(f"{name:<8}{folder / file}" for name, file in _FILES))
+
+
+_FILES = (("table", "table.md"), ("csv", "table.csv"), ("figure", "figure.png"), ("raw", "marl_eval.json"))
