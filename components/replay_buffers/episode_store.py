@@ -318,8 +318,8 @@ class EpisodeStore:
 class PackedEpisodeStore(EpisodeStore):
     """Memory for episodes that leave in the order in which they came, which follows their real lengths.
 
-    The frames of all episodes lie back to back in one ring, which is extended to twice its size while it is too
-    small for `capacity` episodes. On a disk, room for `capacity` full-length episodes is taken at once.
+    The frames of all episodes lie back to back in one ring, which is extended by a quarter while it is too small
+    for `capacity` episodes. On a disk, room for `capacity` full-length episodes is taken at once.
 
     Args:
         spec: as for `EpisodeStore`.
@@ -357,11 +357,14 @@ class PackedEpisodeStore(EpisodeStore):
         return start
 
     def _grow(self, needed: int) -> None:
-        """Extend the ring to `needed` frames, or to twice as many as now if so many can be used."""
+        """Extend the ring to `needed` frames, or by a quarter if so many can be used.
+
+        The head passes over all of it, so what is not needed costs memory, too.
+        """
         tail, size = (self._head - self._used) % self._n_frames, self._n_frames
         around = max(self._used - (size - tail), 0)  # frames at the beginning, behind those at the end
         self.arrays = {}  # an array that is referred to would be copied
-        self.arrays = self._allocate(max(needed, min(2 * size, self.capacity * (self.limit + 1))))
+        self.arrays = self._allocate(max(needed, min(size + size // 4, self.capacity * (self.limit + 1))))
         moved = min(around, self._n_frames - size)
         for array in self.arrays.values():
             array[size : size + moved] = array[:moved]

@@ -201,3 +201,12 @@ def test_what_is_being_saved_does_not_change_while_the_buffer_grows(spec, make_e
     assert replay.check_valid() == []
     for part, before in zip(saved.pieces, expected, strict=True):
         np.testing.assert_array_equal(part, before)
+
+
+def test_memory_for_episodes_is_at_most_a_quarter_more_than_they_need(spec, make_episodes, monkeypatch):
+    monkeypatch.setattr(episode_store, "FIRST_EPISODES", 1)
+    replay = EpisodeReplay(spec, 40)
+    for i in range(60):  # often round the ring
+        replay.insert(Episodes(**make_episodes([3, 3], first=2 * i)))
+    of_a_frame = replay.n_bytes / replay._store._n_frames
+    assert replay.n_bytes <= 1.25 * 40 * 4 * of_a_frame
