@@ -7,6 +7,7 @@ from .rollout import ActingFactory as ActingFactory
 from .rollout import EnvFactory as EnvFactory
 from .rollout import PolicyFactory as PolicyFactory
 from .schedule import LinearSchedule as LinearSchedule
+from .trackers.logger import Logger as Logger
 from .trainer import Trainer as Trainer
 from .trajectory_manager import TrajectoryManager as TrajectoryManager
 from .worker import Worker as Worker

@@ -5,7 +5,7 @@ import contextlib
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,12 @@ from typing import TextIO
 
 from components.checkpoints import run_state
 from components.reporting.display import Display
+from components.reporting.event_file import EventFile
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
 from components.reporting.win_rate import SOLVED, WINDOW, solved_at, wilson_interval, win_rate_text
+from components.trackers.background import BackgroundLogger
+from components.trackers.logger import Logger, LoggerFactory
 from messages import EvaluationResultMsg, NotSavedMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import (
     Actor,
@@ -62,6 +65,8 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         title: name of the run in the display.
         can_be_won: False if episodes have returns alone. Win rates are then left out until one is won.
         reward_threshold: the mean return at which such an environment counts as solved; None if there is none.
+        trackers: make loggers, by name, that take the figures besides `metrics.jsonl` and TensorBoard; a run without a
+            directory has none.
         stream: receives the display; by default standard output, or nothing if the run is quiet.
     """
 
@@ -71,6 +76,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         title: str,
         can_be_won: bool = True,
         reward_threshold: float | None = None,
+        trackers: Mapping[str, LoggerFactory] | None = None,
         stream: TextIO | None = None,
     ) -> None:
         self._display = Display(stream or log.display_stream(), title=title)
@@ -97,7 +103,8 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         self._next_record = 0.0
         self._next_curve = CURVE_S
         env_steps = None if self.resume_from is None else self._resume(self.resume_from)
-        self._writer = None if self._run is None else MetricsWriter(self._run.metrics, self._run.tensorboard, env_steps)
+        self._trackers: list[BackgroundLogger] = []
+        self._writer = None if self._run is None else self._opened(self._run, trackers or {}, env_steps)
 
     async def started(self) -> None:
         self.after(TICK_S, TickMsg())
@@ -109,6 +116,8 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
                 progress = replace(progress, state="aborted")
             self._record(progress)
         if self._writer is not None:
+            for tracker in self._trackers:
+                await self.offload(tracker.close)
             with self._surviving_a_full_disk():
                 self._writer.close()
         if progress is None:
@@ -173,6 +182,14 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
             return str(run_state.write(self.run_directory, msg.env_steps, self.me.address, values))
         except OSError as error:
             return NotSavedMsg(error=run_state.reason(error))
+
+    def _opened(
+        self, run: RunDirectory, trackers: Mapping[str, LoggerFactory], resumes_at: int | None
+    ) -> MetricsWriter:
+        """Open what keeps the figures."""
+        self._trackers = [BackgroundLogger(partial(make, run, resumes_at), name) for name, make in trackers.items()]
+        loggers: list[Logger] = [EventFile(run.tensorboard, resumes_at), *self._trackers]
+        return MetricsWriter(run.metrics, loggers, resumes_at)
 
     def _resume(self, folder: Path) -> int:
         """Continue from a checkpoint; return its number of environment steps."""

@@ -37,6 +37,7 @@ from components.replay_buffers import (
 from components.rollout import EnvFactory
 from components.rounds import Rounds
 from components.synchronization import rule_of_flags
+from components.trackers import named as trackers
 from components.trajectory_manager import ReplayBuffer
 from orchestra import Chosen, Hosts, HostShape, OptionsOf, Ref, Topology, UsageError
 
@@ -165,6 +166,14 @@ def experiment(
     eval_episodes: Annotated[int, Field(ge=1, description="episodes of an evaluation, played greedily")] = 32,
     final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
     checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
+    track: Annotated[
+        tuple[str, ...],
+        Field(description=f"also give the figures to {trackers.FORMS}; may be given several times"),
+        BeforeValidator(trackers.named),
+    ] = (),
+    track_offline: Annotated[
+        bool, Field(description="--track: wandb and mlflow send nothing and write to the run's directory")
+    ] = False,
 ) -> Topology:
     """Lay out the run; every argument but `hosts` and `chosen`, options of a class, is a flag of `orchestra run`."""
     own_class = policies.class_of(algorithm)
@@ -312,6 +321,7 @@ def experiment(
     title = algorithm if own_class is None else own_class.__name__.lower()
     topology = Topology(f"{title}_{spec.name}")
     topology.before_start(partial(require, device), everywhere=False)  # the learner is on the head
+    topology.before_start(partial(trackers.check, track), everywhere=False)
     topology.before_start(planned.prepare)
     if own_class is None and kernels != "torch":
         topology.before_start(policies.prepare)
@@ -322,6 +332,7 @@ def experiment(
         title=f"{title} {spec.name}",
         can_be_won=spec.can_be_won,
         reward_threshold=spec.reward_threshold,
+        trackers=trackers.factories(track, offline=track_offline),
     )
     new_shard = partial(
         PrioritizedEpisodeReplay,

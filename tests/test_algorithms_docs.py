@@ -50,6 +50,8 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "asynchronous",
         "check_log_prob",
         "checkpoint_interval",
+        "track",
+        "track_offline",
         "env",
         "env_arg",
         "action_mask",

@@ -1,15 +1,15 @@
-"""Keeps every `Progress` of a run: a line of `metrics.jsonl`, and the same figures as TensorBoard events."""
+"""Keeps every `Progress` of a run: a line of `metrics.jsonl`, and the same figures to loggers."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from components.reporting.appended_file import AppendedFile
-from components.reporting.event_file import EventFile
 from components.reporting.progress import Progress, flat_record
 from components.reporting.replaced_file import replaced
+from components.trackers.logger import Logger
 from orchestra import read_records
 
 
@@ -20,32 +20,32 @@ class MetricsWriter:
     Call `close` at the end. One task at a time may write.
     """
 
-    def __init__(self, path: Path, tensorboard: Path | None = None, resumes_at: int | None = None) -> None:
-        """Open both outputs; create them where they are missing.
+    def __init__(self, path: Path, loggers: Sequence[Logger] = (), resumes_at: int | None = None) -> None:
+        """Open the file; create it if it is missing.
 
         Args:
             path: the file of JSON lines.
-            tensorboard: the folder for TensorBoard events; without one none are written.
+            loggers: take the same figures, and are closed at the end.
             resumes_at: the environment steps from which a run goes on: what was written of later ones is forgotten,
                 since they come again.
 
         Raises:
-            OSError: one of them cannot be written to.
+            OSError: it cannot be written to.
         """
         _cut_torn_line(path)
         if resumes_at is not None:
             _forget_after(path, resumes_at)
         self._file = AppendedFile(path)
-        self._events = None if tensorboard is None else EventFile(tensorboard, resumes_at)
+        self._loggers = loggers
 
     def write(self, progress: Progress, more: Mapping[str, float | int | None] | None = None) -> None:
         """Append one flat record: `flat_record` of `progress`, and `more` figures beside them (a learner's own).
 
-        The step of every TensorBoard event is `progress.env_steps`. A figure that is not finite is null in the file
-        and no event.
+        The step for the loggers is `progress.env_steps`. A figure that is not finite is null in the file, and loggers
+        do without it.
 
         Raises:
-            OSError: it cannot be written, as on a full disk. Neither file has a half record; a later one may be whole.
+            OSError: it cannot be written, as on a full disk. The file has no half record; a later one may be whole.
             ValueError: `more` names a field of `Progress`.
         """
         fields = flat_record(progress)
@@ -54,16 +54,16 @@ class MetricsWriter:
             raise ValueError(f"a figure may not take the name of a field of Progress: {', '.join(sorted(clashes))}")
         record = {name: _finite(value) for name, value in (fields | dict(more)).items()}
         self._file.append(json.dumps(record, allow_nan=False).encode() + b"\n")
-        if self._events is not None:
-            figures = {name: value for name, value in record.items() if isinstance(value, (int, float))}
-            del figures["env_steps"]
-            self._events.write(progress.env_steps, figures)
+        figures = {name: value for name, value in record.items() if isinstance(value, (int, float))}
+        del figures["env_steps"]
+        for logger in self._loggers:
+            logger.write(progress.env_steps, figures)
 
     def close(self) -> None:
-        """Close the files. A second call has no effect."""
+        """Close the file and the loggers. A second call has no effect."""
         self._file.close()
-        if self._events is not None:
-            self._events.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 def _finite(value: Any) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
+from components.reporting.event_file import EventFile
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress, flat_record
 from orchestra import read_records
@@ -77,7 +78,7 @@ def test_a_record_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_figures_that_are_not_finite_become_null_and_no_event(tmp_path: Path) -> None:
-    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")) as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", [EventFile(tmp_path / "tensorboard")])) as writer:
         writer.write(replace(PROGRESS, loss=math.nan, train_return=math.inf), {"norm": -math.inf})
 
     (record,) = read_records(tmp_path / "metrics.jsonl")
@@ -93,7 +94,7 @@ def test_numpy_s_figures_are_figures(tmp_path: Path) -> None:
 
 
 def test_tensorboard_has_the_same_figures_over_env_steps(tmp_path: Path) -> None:
-    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")) as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", [EventFile(tmp_path / "tensorboard")])) as writer:
         writer.write(PROGRESS, {"td_error": 0.5})
         writer.write(replace(PROGRESS, env_steps=8192, loss=0.0625))
 
@@ -180,7 +181,7 @@ def room_for(nbytes: int) -> Iterator[None]:
 
 def test_on_a_full_disk_writing_and_closing_end_at_once_and_no_half_record_is_left(tmp_path: Path) -> None:
     threads = threading.active_count()
-    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")) as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", [EventFile(tmp_path / "tensorboard")])) as writer:
         writer.write(PROGRESS)
         assert threading.active_count() == threads  # none could die with an error that nobody hears of
         written = [file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()]
@@ -199,7 +200,9 @@ def test_on_a_full_disk_writing_and_closing_end_at_once_and_no_half_record_is_le
 
 def test_tensorboard_reads_the_events_and_hides_what_comes_again(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()
-    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 4000)) as writer:
+    with contextlib.closing(
+        MetricsWriter(tmp_path / "metrics.jsonl", [EventFile(tmp_path / "tensorboard", 4000)], 4000)
+    ) as writer:
         writer.write(PROGRESS)
     (file,) = (tmp_path / "tensorboard").iterdir()
     assert file.name.startswith("events.out.tfevents.")
@@ -220,6 +223,6 @@ def test_tensorboard_reads_the_events_and_hides_what_comes_again(tmp_path: Path)
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")
+    writer = MetricsWriter(tmp_path / "metrics.jsonl", [EventFile(tmp_path / "tensorboard")])
     writer.close()
     writer.close()

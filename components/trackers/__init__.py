@@ -1,0 +1,1 @@
+"""Loggers: where the figures of a run go besides its files."""
