@@ -1,45 +1,24 @@
 """Any algorithm on any environment: `--algorithm` and `--env`. By default QMIX (Rashid et al. 2018) on 8m of SMAC.
 
-Other experiments are this one with other defaults.
+Other experiments are this one with other defaults. Flags are made sense of in `components/training`.
 """
 
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from components import (
-    Evaluator,
-    FederatedTrajectories,
-    LinearSchedule,
-    Monitor,
-    Orchestrator,
-    Trainer,
-    TrajectoryManager,
-    Worker,
-    envs,
-    policies,
-)
-from components.counters import LEAST_BUFFER
+from components import LinearSchedule, policies
 from components.envs import SCENARIOS, simulator
 from components.envs.adapted import named
-from components.envs.game_speed import GameSpeed
-from components.envs.smac import Smac
-from components.policies.devices import gpus_of, require
-from components.proxies import plan_proxies
-from components.replay_buffers import (
-    EpisodeReplay,
-    FederatedReplay,
-    FreshEpisodes,
-    PrioritizedEpisodeReplay,
-    SampleToInsertRatio,
-)
-from components.rollout import EnvFactory
-from components.rounds import Rounds
+from components.policies.devices import gpus_of
 from components.synchronization import rule_of_flags
 from components.trackers import named as trackers
-from components.trajectory_manager import ReplayBuffer
-from orchestra import Chosen, Hosts, HostShape, OptionsOf, Ref, Topology, UsageError
+from components.training.choice import AlgorithmChoice
+from components.training.cores import Cores
+from components.training.environments import Waiting, environments_of_flags
+from components.training.layout import Learner, Playing, Tests, lay_out
+from components.training.pace import Pace
+from orchestra import Chosen, Hosts, OptionsOf, Topology, UsageError
 
 
 def experiment(
@@ -176,230 +155,124 @@ def experiment(
     ] = False,
 ) -> Topology:
     """Lay out the run; every argument but `hosts` and `chosen`, options of a class, is a flag of `orchestra run`."""
-    own_class = policies.class_of(algorithm)
-    coma = algorithm == "coma"
-    on_policy = coma or (own_class is not None and own_class.on_policy)
-    if rollout_length is not None and (own_class is None or not own_class.on_policy):
-        raise UsageError(f"--rollout-length: {algorithm} does not learn in rounds of steps")
-    rollout_length = rollout_length or (own_class.rollout_length if own_class is not None else None)
-    if rollout_length is None and overlap:
-        raise UsageError("--overlap needs --rollout-length")
-    if rollout_length is not None and (batch_size or segment_length or publish_interval != 1):
-        raise UsageError(
-            "--batch-size, --segment-length and --publish-interval are not for updates of --rollout-length steps, "
-            "which are of all of them"
-        )
-    segment_length = segment_length or rollout_length
-    envs_per_worker = envs_per_worker or (64 if rollout_length is None else 8)
-    batch_size = 1 if rollout_length is not None else batch_size or (16 if on_policy else 32)
-    learning_rate = learning_rate or (5e-4 if coma else 1e-3)
-    td_lambda = td_lambda if td_lambda is not None else (0.8 if coma else 0.6)
-    target_update_interval = target_update_interval or (50 if coma else 10)
-    epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
-    epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
-    # Games of StarCraft II, and environments in processes that do not wait for the game, use a core each.
-    processes = -(-envs_per_worker // envs_per_process) if (asynchronous or env == "smac") and not game_speed else 0
-    n_cores = hosts[0].cores
-    learner_threads = learner_threads or max(1, min(n_cores, 4 if n_cores >= 8 else 2))
-    learner_cores = learner_threads + 1  # and the evaluator's
-    counts = {
-        host: workers or host.room_for(1 + processes, reserved=learner_cores if host.slot == 0 else 0)
-        for host in hosts.playing
-    }
-    n_workers = sum(counts.values())
-    if min_workers > n_workers:
-        raise UsageError(f"--min-workers: {min_workers} is more than the {n_workers} workers of the run")
-    if buffer_size < batch_size:
-        raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
+    choice = AlgorithmChoice.named(algorithm)
+    pace = Pace.of_flags(
+        choice,
+        envs_per_worker=envs_per_worker,
+        batch_size=batch_size,
+        segment_length=segment_length,
+        rollout_length=rollout_length,
+        overlap=overlap,
+        publish_interval=publish_interval,
+        buffer_size=buffer_size,
+        updates_per_episode=updates_per_episode,
+    )
+    waiting = Waiting(
+        asynchronous=asynchronous, min_batch=min_batch, max_wait=max_wait, envs_per_process=envs_per_process
+    )
+    cores = Cores.of_flags(
+        hosts,
+        learner_threads=learner_threads,
+        workers=workers,
+        min_workers=min_workers,
+        processes=waiting.processes(env, pace.envs_per_worker, game_speed=game_speed),
+    )
     if proxy_fan_out is not None and not proxy:
         raise UsageError("--proxy-fan-out is for runs with a proxy on each host; leave out --no-proxy")
-    if game_speed and env != "skirmish":
-        raise UsageError("--game-speed slows the simulator down; other environments take their own time")
-    if env in named.OURS and (env_arg or episode_limit is not None or rewards != "each"):
-        raise UsageError(f"--env-arg, --episode-limit and --rewards are for other environments than {env}")
-    if asynchronous and env == "smac":
-        raise UsageError("--asynchronous is for the simulator; games of StarCraft II always have their own processes")
-    if not asynchronous and (envs_per_process != 1 or (env != "smac" and (min_batch, max_wait) != (1, 0.002))):
-        raise UsageError("--min-batch, --max-wait and --envs-per-process need --asynchronous")
     if kernels == "numba" and gpus_of(device):
         raise UsageError(f"--kernels numba is for the CPU; on {device} torch computes: leave it out")
-    if federated and (coma or not proxy or drop_stale is not None):
+    if federated and (choice.is_coma or not proxy or drop_stale is not None):
         raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
+    if federated and choice.own_class is not None:
+        raise UsageError(f"--federated: batches of it have the fields of a team alone; {algorithm} needs its own")
     rule = rule_of_flags(sync, sync_max_lag, sync_smoothing)
-    if drop_stale is None and own_class is not None and not rule.pulls:
-        drop_stale = own_class.max_staleness
-    waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
-    simulated = simulator.options_of_flags(
-        ruleset=ruleset,
-        start_jitter=start_jitter,
-        difficulty=difficulty,
-        features={
-            "obs_all_health": obs_all_health,
-            "obs_own_health": obs_own_health,
-            "obs_last_action": obs_last_action,
-            "obs_pathing_grid": obs_pathing_grid,
-            "obs_terrain_height": obs_terrain_height,
-            "obs_timestep_number": obs_timestep_number,
-            "obs_own_position": None if obs_own_position is None else obs_own_position == "yes",
-            "obs_instead_of_state": obs_instead_of_state,
-            "state_last_action": state_last_action,
-            "state_timestep_number": state_timestep_number,
-            "obs_starcraft": obs_starcraft,
-            "fully_observable": fully_observable,
-            "action_mask": action_mask,
-            "edition": edition,
-            "prob_obs_enemy": prob_obs_enemy,
+    made = environments_of_flags(
+        env,
+        scenario=scenario,
+        simulated=simulator.options_of_flags(
+            ruleset=ruleset,
+            start_jitter=start_jitter,
+            difficulty=difficulty,
+            features={
+                "obs_all_health": obs_all_health,
+                "obs_own_health": obs_own_health,
+                "obs_last_action": obs_last_action,
+                "obs_pathing_grid": obs_pathing_grid,
+                "obs_terrain_height": obs_terrain_height,
+                "obs_timestep_number": obs_timestep_number,
+                "obs_own_position": None if obs_own_position is None else obs_own_position == "yes",
+                "obs_instead_of_state": obs_instead_of_state,
+                "state_last_action": state_last_action,
+                "state_timestep_number": state_timestep_number,
+                "obs_starcraft": obs_starcraft,
+                "fully_observable": fully_observable,
+                "action_mask": action_mask,
+                "edition": edition,
+                "prob_obs_enemy": prob_obs_enemy,
+            },
+        ),
+        env_arg=env_arg,
+        episode_limit=episode_limit,
+        rewards=rewards,
+        game_speed=game_speed,
+        waiting=waiting,
+    )
+    choice.check_environment(made.spec)
+    learning = choice.configured(
+        {
+            "learning_rate": choice.or_default(learning_rate, 1e-3, of_coma=5e-4),
+            "optimizer": optimizer,
+            "gamma": gamma,
+            "td_lambda": choice.or_default(td_lambda, 0.6, of_coma=0.8),
+            "hidden_size": hidden_size,
+            "init": init,
+            "kernels": kernels,
+            "target_update_interval": choice.or_default(target_update_interval, 10, of_coma=50),
         },
+        chosen,
+        critic_steps=critic_steps,
+        double_q=double_q,
     )
-    if simulated and env != "skirmish":
-        options_given = ", ".join(simulator.flags_of_options(simulated))
-        raise UsageError(f"{options_given}: for the simulator alone, and --env is {env}")
-    make_env: EnvFactory = partial(envs.Skirmish, scenario, **simulated)
-    if env == "smac":
-        make_env = partial(Smac, scenario, **waits)
-    if env not in named.OURS:
-        arguments = named.arguments_of(env_arg)
-        make_env = named.factory_of(env, arguments, episode_limit=episode_limit, rewards=rewards)
-    planned = make_env(1, seed=0)
-    spec = planned.spec
-    planned.close()
-    if own_class is None and spec.fields:
-        hint = "; --rewards mean makes one of all" if spec.schema.by_name["reward"].agents else ""
-        raise UsageError(
-            f"--algorithm: {algorithm} learns from flat observations, discrete actions and one reward of the team, "
-            f"which {spec.name} does not have{hint}"
-        )
-    workers_env: EnvFactory = partial(GameSpeed, make_env) if game_speed else make_env
-    if asynchronous:
-        workers_env = partial(envs.AsyncEnv, workers_env, envs_per_process=envs_per_process, **waits)
-    options: policies.RecurrentOptions = {
-        "learning_rate": learning_rate,
-        "optimizer": optimizer,
-        "gamma": gamma,
-        "td_lambda": td_lambda,
-        "hidden_size": hidden_size,
-        "init": init,
-        "kernels": kernels,
-        "target_update_interval": target_update_interval,
-    }
-    at_once = n_workers * envs_per_worker
-    # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
-    buffer_per_environment = None if on_policy else 2.0 * updates_per_episode
-    if own_class is None:
-        if segment_length is not None:
-            raise UsageError(f"--segment-length: {algorithm} learns from whole episodes")
-        own: dict[str, Any] = {"critic_learning_rate": learning_rate, "critic_steps": critic_steps}
-        learning = policies.ALGORITHMS[algorithm].configured(**options, **(own if coma else {"double_q": double_q}))
-    else:
-        learning = policies.Algorithm.of_class(own_class, options, chosen)
-        if federated:
-            raise UsageError(f"--federated: batches of it have the fields of a team alone; {algorithm} needs its own")
-    schema = learning.schema(spec, segment_length)
-    if check_log_prob and "log_prob" not in schema.by_name:
-        raise UsageError(f"--check-log-prob: {algorithm} does not declare the field log_prob")
-    replay: ReplayBuffer
-    limiter: SampleToInsertRatio | Rounds
-    if on_policy:
-        if prioritized:
-            name = "COMA" if coma else algorithm.rpartition(":")[2]
-            raise UsageError(f"{name} learns from each episode once, so there is nothing to prioritise")
-        # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
-        limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
-        # Nothing that waits may be dropped: there is room for what is on its way when workers are told to wait.
-        replay = FreshEpisodes(schema, max(buffer_size, 4 * batch_size + 2 * at_once))
-        if rollout_length is not None:
-            limiter = Rounds(rollout_length, overlap=int(overlap))
-            replay = FreshEpisodes(schema, max(buffer_size, (2 + overlap) * (rollout_length + 1) * at_once))
-    else:
-        limiter = SampleToInsertRatio(
-            updates_per_episode,
-            min_size=max(learning_starts, batch_size),
-            error_buffer=max(2.0 * updates_per_episode * at_once, LEAST_BUFFER),
-        )
-        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(schema, buffer_size)
-
-    title = algorithm if own_class is None else own_class.__name__.lower()
-    topology = Topology(f"{title}_{spec.name}")
-    topology.before_start(partial(require, device), everywhere=False)  # the learner is on the head
-    topology.before_start(partial(trackers.check, track), everywhere=False)
-    topology.before_start(planned.prepare)
-    if own_class is None and kernels != "torch":
-        topology.before_start(policies.prepare)
-    learner = topology.node("learner", gpus=gpus_of(device))
-    monitor = learner.spawn(
-        "monitor",
-        Monitor,
-        title=f"{title} {spec.name}",
-        can_be_won=spec.can_be_won,
-        reward_threshold=spec.reward_threshold,
-        trackers=trackers.factories(track, offline=track_offline),
-    )
-    new_shard = partial(
-        PrioritizedEpisodeReplay,
-        spec,
-        max(batch_size, buffer_size // len(hosts.playing)),
-        alpha=0.6 if prioritized else 0.0,  # with 0 all episodes weigh the same
-    )
-    planned_shard = new_shard()
-    union = FederatedReplay(planned_shard.share_fields)
-    trajectories: Ref[Any] = (
-        learner.spawn("trajectories", FederatedTrajectories, replay=union, schema=planned_shard.schema)
-        if federated
-        else learner.spawn("trajectories", TrajectoryManager, replay=replay)
-    )
-    orchestrator = learner.spawn(
-        "orchestrator",
-        Orchestrator,
-        trajectories=trajectories,
-        monitor=monitor,
-        limiter=limiter,
-        buffer_per_environment=buffer_per_environment,
-        batch_size=batch_size,
-        goal_steps=steps,
-        eval_interval=eval_interval,
-        eval_episodes=eval_episodes,
-        final_eval_episodes=final_eval_episodes,
-        checkpoint_interval=checkpoint_interval,
-        drop_stale=drop_stale,
-        workers=n_workers,
-        sync=rule,
-    )
-    trainer = learner.spawn(
-        "trainer",
-        Trainer,
-        spec=spec,
-        policy=learning.on_device(device).learner,
-        to=orchestrator,
-        priorities_to=trajectories if prioritized else None,
-        publish_interval=publish_interval,
-        sync=rule,
-        threads=learner_threads,
-        checks_log_prob=check_log_prob,
-    )
-    evaluator = topology.node("evaluator").spawn(
-        "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
-    )
-    topology.require(trajectories, trainer, evaluator)
-    shards = (new_shard, trajectories) if federated else None
-    upstreams = (
-        plan_proxies(topology, hosts, to=orchestrator, fan_out=proxy_fan_out, shards=shards)
-        if proxy
-        else dict.fromkeys(hosts.playing, orchestrator)
-    )
-
-    def plan_worker(host: HostShape, number: int) -> Ref[Any]:
-        return topology.node(f"worker-{host.slot}-{number}", on=host).spawn(
-            "worker",
-            Worker,
-            env=workers_env,
+    schema = learning.schema(made.spec, pace.segment_length)
+    if check_log_prob:
+        choice.check_log_prob(schema)
+    return lay_out(
+        choice.title,
+        hosts,
+        cores,
+        made,
+        pace,
+        rule,
+        Learner(
+            algorithm=learning.on_device(device),
+            replay=pace.replay_buffer(schema, cores.n_workers * pace.envs_per_worker, prioritized=prioritized),
+            limiter=pace.limiter(cores.n_workers * pace.envs_per_worker, learning_starts=learning_starts),
+            prioritized=prioritized,
+            federated=federated,
+            publish_interval=publish_interval,
+            drop_stale=choice.staleness(drop_stale, pulls=rule.pulls),
+            checks_log_prob=check_log_prob,
+            device=device,
+            compiled=choice.own_class is None and kernels != "torch",
+        ),
+        Playing(
+            exploration=LinearSchedule(
+                choice.or_default(epsilon_start, 1.0, of_coma=0.5),
+                choice.or_default(epsilon_end, 0.05, of_coma=0.01),
+                over=epsilon_steps,
+            ),
             policy=learning.acting,
-            to=upstreams[host],
-            n_envs=envs_per_worker,
-            exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
-            segment_length=segment_length,
-            sync=rule,
-        )
-
-    topology.replicas_on("workers", counts, plan_worker, at_least=min_workers)
-    topology.until(orchestrator)
-    return topology
+            proxy=proxy,
+            proxy_fan_out=proxy_fan_out,
+            min_workers=min_workers,
+        ),
+        Tests(
+            steps=steps,
+            interval=eval_interval,
+            episodes=eval_episodes,
+            final_episodes=final_eval_episodes,
+            checkpoint_interval=checkpoint_interval,
+        ),
+        track=track,
+        track_offline=track_offline,
+    )

@@ -1,0 +1,106 @@
+"""The algorithm that a run learns by: one of `policies.ALGORITHMS`, or a class of the user's own file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from components import policies
+from components.envs.base import EnvSpec
+from components.experience import ExperienceSchema
+from components.policies.base import Policy
+from orchestra import UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmChoice:
+    """What `--algorithm` names.
+
+    Algorithms learn in one of three ways. Off policy they draw batches of episodes from a replay buffer. COMA learns
+    from each episode once. Classes that are `on_policy` may learn in rounds of steps.
+    """
+
+    name: str
+    own_class: type[Policy] | None
+    """The class whose options are flags; None if the experiment has the flags of the algorithm."""
+
+    @classmethod
+    def named(cls, name: str) -> "AlgorithmChoice":
+        """Return the choice of a name, as `policies.named` returns it.
+
+        Raises:
+            UsageError: there is no such file, or no such class in it.
+        """
+        return cls(name=name, own_class=policies.class_of(name))
+
+    @property
+    def is_coma(self) -> bool:
+        return self.name == "coma"
+
+    @property
+    def on_policy(self) -> bool:
+        """True if experience is learned from while it is of the present policy, and never again."""
+        return self.is_coma or (self.own_class is not None and self.own_class.on_policy)
+
+    @property
+    def title(self) -> str:
+        """What the run and the display are called."""
+        return self.name if self.own_class is None else self.own_class.__name__.lower()
+
+    def or_default(self, value: T | None, usual: T, of_coma: T) -> T:
+        """Return the value of a flag, or what COMA or the others take where it is not given."""
+        if value is not None:
+            return value
+        return of_coma if self.is_coma else usual
+
+    def staleness(self, drop_stale: int | None, *, pulls: bool) -> int | None:
+        """Return how many versions behind experience may be; None if it is never dropped.
+
+        Args:
+            drop_stale: that of the flag. By default a class says it.
+            pulls: whether workers decide when they load parameters, and so how far they are behind.
+        """
+        if drop_stale is None and self.own_class is not None and not pulls:
+            return self.own_class.max_staleness
+        return drop_stale
+
+    def configured(
+        self, shared: "policies.RecurrentOptions", chosen: Mapping[str, Any], *, critic_steps: int, double_q: bool
+    ) -> policies.Algorithm:
+        """Return the algorithm with its options.
+
+        Args:
+            shared: options of several algorithms.
+            chosen: options of `own_class`.
+            critic_steps: COMA's.
+            double_q: of the algorithms that learn values.
+        """
+        if self.own_class is not None:
+            return policies.Algorithm.of_class(self.own_class, shared, chosen)
+        ours = policies.ALGORITHMS[self.name].configured(**shared)
+        if self.is_coma:
+            return ours.configured(critic_learning_rate=shared["learning_rate"], critic_steps=critic_steps)
+        return ours.configured(double_q=double_q)
+
+    def check_environment(self, spec: EnvSpec) -> None:
+        """Refuse an environment whose experience only classes with a schema of their own learn from.
+
+        Raises:
+            UsageError: the algorithm is not such a class.
+        """
+        if self.own_class is None and spec.fields:
+            hint = "; --rewards mean makes one of all" if spec.schema.by_name["reward"].agents else ""
+            raise UsageError(
+                f"--algorithm: {self.name} learns from flat observations, discrete actions and one reward of the team, "
+                f"which {spec.name} does not have{hint}"
+            )
+
+    def check_log_prob(self, schema: ExperienceSchema) -> None:
+        """Refuse to compare log-probabilities that transitions do not have.
+
+        Raises:
+            UsageError: the schema lacks them.
+        """
+        if "log_prob" not in schema.by_name:
+            raise UsageError(f"--check-log-prob: {self.name} does not declare the field log_prob")
