@@ -99,7 +99,8 @@ def experiment(
         int | None, Field(ge=1, description="steps after which workers send a part of an episode; or whole ones")
     ] = None,
     rollout_length: Annotated[
-        int | None, Field(ge=1, description="steps of each environment for an update; PPO 128, MAPPO and IPPO 400")
+        int | None,
+        Field(ge=1, description="steps of each environment for an update; PPO 128, MAPPO, IPPO 400, PQN 64"),
     ] = None,
     overlap: Annotated[
         bool, Field(description="with --rollout-length: play while the last steps are learned, one version behind")

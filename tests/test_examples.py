@@ -16,7 +16,7 @@ from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_ROUNDS = ("mappo_3m", "ppo", "ppo_lunar_lander")  # whose updates learn from all steps of a round
+IN_ROUNDS = ("mappo_3m", "ppo", "ppo_lunar_lander", "pqn", "pqn_3m")  # whose updates learn from all steps of a round
 PROGRAMS = ("lunar_lander",)  # they make many runs
 EXPERIMENTS = sorted(path for path in (ROOT / "experiments").glob("*.py") if path.stem not in PROGRAMS)
 RUN = [path for path in EXPERIMENTS if path.stem != "qmix_8m"]  # which is `train` with the same defaults

@@ -14,6 +14,7 @@ from components.policies.acting import ActingPolicy, epsilon_greedy, recurrent_a
 from components.policies.base import Policy
 from components.policies.ppo_acting import ppo_acting
 from components.policies.ppo_options import TEAM
+from components.policies.pqn_acting import pqn_acting
 from orchestra import UsageError, code_file, import_file
 
 
@@ -104,6 +105,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "iql": Algorithm("components.policies.iql:Iql", recurrent_acting(epsilon_greedy)),
     "coma": Algorithm("components.policies.coma:Coma", recurrent_acting(softmax_mixture)),
     "dqn": Algorithm("components.policies.dqn:Dqn", own_flags=True),
+    "pqn": Algorithm(
+        "components.policies.pqn:Pqn", pqn_acting(hidden_size=128, layers=2, recurrent=False), own_flags=True
+    ),
+    "pqn-vdn": Algorithm(
+        "components.policies.pqn:PqnVdn", pqn_acting(hidden_size=128, layers=2, recurrent=False), own_flags=True
+    ),
     "ppo": Algorithm("components.policies.ppo:Ppo", ppo_acting(), own_flags=True),
     "ippo": Algorithm("components.policies.ppo:Ippo", ppo_acting(**TEAM, critic_input="obs"), own_flags=True),
     "mappo": Algorithm(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
+from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
 from components.policies.devices import opened
 from components.policies.initial import InitKind, initialise
@@ -137,6 +138,68 @@ class ModulePolicy(Policy):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.spec.name} after {self.updates} updates>"
+
+
+class TwoSidedPolicy(ModulePolicy):
+    """A `ModulePolicy` that acts by its acting side, which needs no torch: as workers do, by the same numbers.
+
+    A subclass implements `_make_acting`, and calls `_learned` after each update.
+    """
+
+    _acts: ActingPolicy | None = None
+
+    @abstractmethod
+    def _make_acting(self) -> ActingPolicy:
+        """Return the acting side, with whatever parameters."""
+
+    @property
+    def acting(self) -> ActingPolicy:
+        """Acts by the present parameters."""
+        if self._acts is None:
+            self._acts = self._make_acting()
+            self._acts.load(self.params())
+        return self._acts
+
+    @property
+    def probe_frames(self) -> int:  # type: ignore[override]  # it depends on the networks
+        return self.acting.probe_frames
+
+    def load(self, params: NDArray[np.float32]) -> None:
+        super().load(params)
+        self._acts = None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._acts = None
+
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        return self.acting.initial_hidden(n_envs)
+
+    def act_on(
+        self,
+        frames: Mapping[str, NDArray[Any]],
+        last_actions: NDArray[Any],
+        hidden: NDArray[np.float32],
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> Acted:
+        return self.acting.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
+
+    def last_frame(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> Mapping[str, NDArray[Any]]:
+        return self.acting.last_frame(frames, last_actions, hidden)
+
+    def outputs(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
+        return self.acting.outputs(frames, last_actions, hidden)
+
+    def _learned(self) -> None:
+        """Count an update, after which the acting side is of older parameters."""
+        self.updates += 1
+        self._acts = None
 
 
 def _buffers(modules: Iterable[nn.Module]) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 Letters in shapes: E segments, T steps, A agents, N real steps of all segments, R = N * A rows, C chunks of L steps.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
-from components.policies.acting import Acted
 from components.policies.advantages import corrected_advantages, normalised, segment_advantages
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.chunks import Chunks, real_rows
 from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
 from components.policies.distributions import Categorical, Distribution, Gaussian, Squashed
-from components.policies.modules import ModulePolicy
+from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
 from components.policies.parallel import own_threads
 from components.policies.ppo_acting import PpoActing
 from components.policies.ppo_networks import ActorCritic
-from components.policies.ppo_options import Frames, Interface, Learning, Networks
+from components.policies.ppo_options import Interface, Learning, Networks
 from components.policies.value_norm import ValueNorm
 
 
@@ -54,7 +53,7 @@ class Minibatch:
     n_steps: int
 
 
-class OnPolicy(ModulePolicy):
+class OnPolicy(TwoSidedPolicy):
     """An actor and a critic that learn from steps of their present parameters, several times over, by clipped ratios.
 
     Values are in the critic's units: `value_units` says which.
@@ -87,56 +86,14 @@ class OnPolicy(ModulePolicy):
                 "actor": FlatOptimizer(of_actor, [self.network.actor], "adam", rate, clip),
                 "critic": FlatOptimizer(of_critic, [self.network.critic], "adam", critic_rate, clip),
             }
-        self._acts: PpoActing | None = None
-
-    @property
-    def probe_frames(self) -> int:  # type: ignore[override]  # it depends on the networks
-        return self.acting.probe_frames
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.network = ActorCritic(self.interface)
         self.value_norm = ValueNorm(self.learning.value_units)
         return {"network": self.network, "value_norm": self.value_norm}, {}
 
-    # Acting ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def acting(self) -> PpoActing:
-        """Acts by the present parameters."""
-        if self._acts is None:
-            self._acts = PpoActing(self.spec, self.networks)
-            self._acts.load(self.params())
-        return self._acts
-
-    def load(self, params: NDArray[np.float32]) -> None:
-        super().load(params)
-        self._acts = None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._acts = None
-
-    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
-        return self.acting.initial_hidden(n_envs)
-
-    def act_on(
-        self,
-        frames: Frames,
-        last_actions: NDArray[Any],
-        hidden: NDArray[np.float32],
-        *,
-        epsilon: float,
-        rng: np.random.Generator,
-    ) -> Acted:
-        return self.acting.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
-
-    def last_frame(self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]) -> Frames:
-        return self.acting.last_frame(frames, last_actions, hidden)
-
-    def outputs(
-        self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]
-    ) -> tuple[Frames, NDArray[np.float32]]:
-        return self.acting.outputs(frames, last_actions, hidden)
+    def _make_acting(self) -> PpoActing:
+        return PpoActing(self.spec, self.networks)
 
     # Learning -------------------------------------------------------------------------------------------------------
 
@@ -152,8 +109,7 @@ class OnPolicy(ModulePolicy):
             if self.networks.normalise_obs:
                 obs = real_rows(batch.obs[:, :-1], batch.lengths)
                 self.network.observe(self._tensor(obs.reshape(-1, obs.shape[-1])))
-        self.updates += 1
-        self._acts = None
+        self._learned()
         return TrainStepResult(metrics, np.ones(len(batch.lengths), np.float32))
 
     def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32]:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-OptimizerKind = Literal["rmsprop", "adam"]
-_MOMENTS = {"rmsprop": {"square_avg"}, "adam": {"exp_avg", "exp_avg_sq"}}
+OptimizerKind = Literal["rmsprop", "adam", "radam"]
+_MOMENTS = {"rmsprop": {"square_avg"}, "adam": {"exp_avg", "exp_avg_sq"}, "radam": {"exp_avg", "exp_avg_sq"}}
 
 
 class FlatOptimizer:
@@ -22,8 +22,9 @@ class FlatOptimizer:
     Args:
         flat: where the parameters lie, (P,), which is changed in place.
         modules: whose they are, in order.
-        kind: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021).
-        learning_rate: of either.
+        kind: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), "adam" with ε 1e-5 (Hu et al. 2021), or
+            "radam" with ε 1e-8 (Liu et al. 2020).
+        learning_rate: of each.
         clip: the norm that gradients are cut to.
     """
 
@@ -85,7 +86,8 @@ class FlatOptimizer:
         if self.kind == "rmsprop":
             _rmsprop(self._flat, gradient, moments["square_avg"], self.learning_rate)
         else:
-            _adam(self._flat, gradient, moments["exp_avg"], moments["exp_avg_sq"], self.learning_rate, moments["step"])
+            rule = _adam if self.kind == "adam" else _radam
+            rule(self._flat, gradient, moments["exp_avg"], moments["exp_avg_sq"], self.learning_rate, moments["step"])
         return norm
 
     def state(self) -> dict[str, Any]:
@@ -122,6 +124,23 @@ def _adam(
     exp_avg_sq.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     root = exp_avg_sq.sqrt().div_(math.sqrt(1.0 - 0.999 ** float(step))).add_(1e-5)
     flat.addcdiv_(exp_avg, root, value=-learning_rate / (1.0 - 0.9 ** float(step)))
+
+
+def _radam(
+    flat: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, learning_rate: float, step: Tensor
+) -> None:
+    """Step as `torch.optim.RAdam` does, with betas 0.9 and 0.999 and ε 1e-8; `step` is 1 at the first."""
+    exp_avg.lerp_(gradient, 0.1)
+    exp_avg_sq.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+    t, most = float(step), 2.0 / (1.0 - 0.999) - 1.0
+    unbiased = 1.0 - 0.999**t
+    length = most - 2.0 * t * 0.999**t / unbiased  # of the average that has the same variance
+    rate = learning_rate / (1.0 - 0.9**t)
+    if length <= 5.0:  # the variance of the second moment is not finite yet
+        flat.add_(exp_avg, alpha=-rate)
+        return
+    rectified = (length - 4.0) * (length - 2.0) * most / ((most - 4.0) * (most - 2.0) * length)
+    flat.addcdiv_(exp_avg, exp_avg_sq.sqrt().add_(1e-8), value=-rate * math.sqrt(rectified * unbiased))
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

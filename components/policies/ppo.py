@@ -3,85 +3,26 @@
 All processes of a run import these classes, whose parameters are flags; torch is imported by a policy that is made.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from components.envs.base import EnvSpec
-from components.policies.acting import Acted
-from components.policies.base import EpisodeBatch, Policy, TrainStepResult
-from components.policies.ppo_options import TEAM, CriticInput, Frames, Learning, Networks
-
-if TYPE_CHECKING:
-    from components.policies.on_policy import OnPolicy
+from components.policies.in_rounds import InRounds
+from components.policies.ppo_options import TEAM, CriticInput, Learning, Networks
 
 
-class Clipped(Policy):
-    """A policy that learns as `OnPolicy`, in rounds of steps.
+class Clipped(InRounds):
+    """A policy that learns as `OnPolicy`.
 
     Raises:
         ValueError: the environment does not have what the networks need.
     """
 
-    on_policy: ClassVar[bool] = True
-    max_staleness: ClassVar[int | None] = 1
-
-    learner: "OnPolicy"
-
     def _learn_as(self, spec: EnvSpec, networks: Networks, learning: Learning, *, seed: int, device: str) -> None:
         from components.policies.on_policy import OnPolicy  # imports torch
 
-        self.learner = OnPolicy(spec, networks, learning, seed=seed, device=device)
-        self.fields, self.probe_frames = self.learner.fields, self.learner.probe_frames
-
-    def prepare(self) -> None:
-        self.learner.prepare()
-
-    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
-        return self.learner.learn(batch)
-
-    def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32]:
-        return self.learner.log_prob(batch)
-
-    def params(self) -> NDArray[np.float32]:
-        return self.learner.params()
-
-    def load(self, params: NDArray[np.float32]) -> None:
-        self.learner.load(params)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state)
-
-    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
-        return self.learner.acting.initial_hidden(n_envs)
-
-    def act_on(
-        self,
-        frames: Frames,
-        last_actions: NDArray[Any],
-        hidden: NDArray[np.float32],
-        *,
-        epsilon: float,
-        rng: np.random.Generator,
-    ) -> Acted:
-        return self.learner.acting.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
-
-    def last_frame(self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]) -> Frames:
-        return self.learner.acting.last_frame(frames, last_actions, hidden)
-
-    def outputs(
-        self, frames: Frames, last_actions: NDArray[Any], hidden: NDArray[np.float32]
-    ) -> tuple[Frames, NDArray[np.float32]]:
-        return self.learner.acting.outputs(frames, last_actions, hidden)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.learner.spec.name} after {self.learner.updates} updates>"
+        self._wrap(OnPolicy(spec, networks, learning, seed=seed, device=device))
 
 
 class Ppo(Clipped):

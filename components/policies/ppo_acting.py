@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
 from components.policies.acting import RECURRENT_PROBE_FRAMES, Acted, ActingPolicy
+from components.policies.numpy_layers import Rows, gru, layer_norm
 from components.policies.ppo_options import Frames, Interface, Networks
-
-Rows = NDArray[np.float32]
 
 
 class Branch:
@@ -40,12 +39,7 @@ class Branch:
             x = x @ weight + bias
             x = _normed(np.tanh(x) if self._net.activation == "tanh" else np.maximum(x, 0.0), norm)
         for w_x, w_h, b_x, b_h, norm in self._gru:
-            size = len(w_h)
-            of_x, of_h = x @ w_x + b_x, hidden @ w_h + b_h
-            rz = np.tanh((of_x[:, : 2 * size] + of_h[:, : 2 * size]) * np.float32(0.5)) * np.float32(0.5)
-            rz += np.float32(0.5)
-            n = np.tanh(of_x[:, 2 * size :] + rz[:, :size] * of_h[:, 2 * size :])
-            hidden = n + rz[:, size:] * (hidden - n)
+            hidden = gru(x, hidden, w_x, w_h, b_x, b_h)
             x = _normed(hidden, norm)
         return x @ self._head + self._bias, hidden
 
@@ -176,12 +170,7 @@ class PpoActing(ActingPolicy):
 
 def _normed(x: Rows, norm: list[Rows]) -> Rows:
     """Return `x` behind a LayerNorm of these parameters, if there are any."""
-    if not norm:
-        return x
-    x = x - x.mean(-1, keepdims=True)
-    x *= 1.0 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(1e-5))
-    scaled: Rows = x * norm[0] + norm[1]
-    return scaled
+    return layer_norm(x, *norm) if norm else x
 
 
 def ppo_acting(**others: Any) -> Callable[[EnvSpec, Mapping[str, Any]], PpoActing]:

@@ -12,6 +12,7 @@ from components.policies.optimizer import FlatOptimizer
 
 LIKE = {
     "adam": lambda p: torch.optim.Adam([p], lr=0.02, eps=1e-5),
+    "radam": lambda p: torch.optim.RAdam([p], lr=0.02),
     "rmsprop": lambda p: torch.optim.RMSprop([p], lr=0.02, alpha=0.99, eps=1e-5),
 }
 

@@ -128,7 +128,8 @@ def test_versions_are_compared_by_what_the_actor_says(kind) -> None:
 
 
 def test_what_workers_import_and_what_shows_the_flags_is_without_torch() -> None:
-    made = "; ".join(f"class_of({name!r}); ALGORITHMS[{name!r}].acting(spec, seed=0)" for name in ("ppo", "mappo"))
+    names = ("ppo", "mappo", "pqn", "pqn-vdn")
+    made = "; ".join(f"class_of({name!r}); ALGORITHMS[{name!r}].acting(spec, seed=0)" for name in names)
     code = (
         "import sys; from components.envs import Skirmish; from components.policies import ALGORITHMS, class_of; "
         f"spec = Skirmish('3m').spec; {made}; assert 'torch' not in sys.modules"

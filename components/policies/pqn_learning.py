@@ -1,0 +1,221 @@
+"""How PQN learns: λ-returns of the network that learns, from steps of its own, without target network or replay buffer.
+
+Letters in shapes: E segments, T steps, N steps and F = N + E frames of all segments in packed order (see `packing`), A
+agents, M = 1 team value or A agents' values each, I inputs, U actions, H units.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from components.policies.base import EpisodeBatch, TrainStepResult
+from components.policies.modules import TwoSidedPolicy
+from components.policies.optimizer import FlatOptimizer
+from components.policies.packing import Packing
+from components.policies.parallel import own_threads
+from components.policies.pqn_acting import PqnActing, QSizes
+from components.policies.returns import lambda_returns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PqnLearning:
+    """How PQN learns; the classes in `pqn` have the defaults."""
+
+    learning_rate: float
+    anneal: int
+    epochs: int
+    minibatches: int
+    gamma: float
+    td_lambda: float
+    grad_norm_clip: float
+    reward_scale: float
+    vdn: bool
+    """One value of the team, the sum of its agents' (Sunehag et al. 2018)."""
+
+
+class QNetwork(nn.Module):
+    """Layers, each linear → LayerNorm → ReLU, [GRU], head; `pqn_acting` has the same by NumPy."""
+
+    def __init__(self, sizes: QSizes) -> None:
+        super().__init__()
+        size = sizes.hidden_size
+        self.layers = nn.ModuleList()
+        for before, after in pairwise([sizes.n_inputs, *[size] * sizes.layers]):
+            self.layers.append(nn.Sequential(nn.Linear(before, after), nn.LayerNorm(after), nn.ReLU()))
+        self.gru = nn.GRU(size, size) if sizes.recurrent else None
+        self.head = nn.Linear(size, sizes.spec.n_actions)
+
+    def forward(self, x: Tensor, hidden: Tensor | None, blocks: tuple[int, ...]) -> Tensor:
+        """Return the action values (F, A, U).
+
+        Args:
+            x: (F, A, I).
+            hidden: (E, A, H), before the first frame of each segment, the longest first; None without a GRU.
+            blocks: segments that have a frame 0, 1, 2, …
+        """
+        rows = x.flatten(0, 1)
+        for layer in self.layers:
+            rows = layer(rows)
+        if self.gru is not None and hidden is not None:
+            counts = torch.tensor(blocks) * x.shape[1]
+            packed, _ = self.gru(PackedSequence(rows, counts), hidden.flatten(0, 1).unsqueeze(0))
+            rows = packed.data
+        values: Tensor = self.head(rows).view(*x.shape[:2], -1)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Some segments of a batch, packed."""
+
+    packing: Packing
+    inputs: Tensor  # (F, A, I)
+    available: Tensor  # (F, A, U)
+    actions: Tensor  # (N, A)
+    hidden: Tensor | None  # (E, A, H), the longest first
+    reward: NDArray[np.float32]  # (N, 1), or (N, A) where each agent has its own
+    terminated: NDArray[np.bool_]  # (E,)
+
+
+class PqnLearner(TwoSidedPolicy):
+    """A network of action values that learns from steps of its present parameters, several times over.
+
+    Args:
+        sizes: of the network, and of the environment.
+        learning: how it learns.
+        seed: of the initial parameters and of minibatches.
+        device: as for `ModulePolicy`.
+    """
+
+    def __init__(self, sizes: QSizes, learning: PqnLearning, *, seed: int, device: str) -> None:
+        self.sizes, self.learning, self._seed = sizes, learning, seed
+        self.fields = PqnActing(sizes).fields
+        super().__init__(sizes.spec, seed=seed, device=device)
+        rate, clip = learning.learning_rate, learning.grad_norm_clip
+        self._optimizers = {"all": FlatOptimizer(self._flat, [self.network], "radam", rate, clip)}
+
+    def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+        self.network = QNetwork(self.sizes)
+        return {"network": self.network}, {}
+
+    def _make_acting(self) -> PqnActing:
+        return PqnActing(self.sizes)
+
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
+        """Make one update: all its epochs and minibatches.
+
+        Raises:
+            FloatingPointError: a gradient is not finite; the step has changed nothing then.
+        """
+        learning, optimizer = self.learning, self._optimizers["all"]
+        left = max(1.0 - self.updates / learning.anneal, 0.0) if learning.anneal else 1.0
+        optimizer.learning_rate = learning.learning_rate * left
+        sums, made, what = np.zeros(5), 0, f"update {self.updates}"
+        with own_threads():
+            for taken, target in self._minibatches(batch):
+                loss = 0.5 * (taken - target).square().mean()
+                error = (taken.detach() - target).abs().mean()
+                norm = optimizer.step(loss, what)
+                found = loss.detach(), taken.detach().mean(), target.mean(), error
+                sums += [*(float(each) for each in found), norm]
+                made += 1
+        self._learned()
+        names = ("loss", "q_taken", "target", "td_error", "grad_norm")
+        means = dict(zip(names, (sums / made).tolist(), strict=True))
+        metrics = {**means, "steps_learned": float(batch.lengths.sum())}
+        return TrainStepResult(metrics, np.ones(len(batch.lengths), np.float32))
+
+    def _minibatches(self, batch: EpisodeBatch) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield values of what was done and their targets, (n, M) each, of each minibatch of each epoch.
+
+        Targets are computed once. A minibatch is some steps; with a memory it is some segments, unrolled from the
+        states in which they were played.
+        """
+        rng, whole = np.random.default_rng((self._seed, self.updates)), self.segments(batch)
+        with torch.no_grad():
+            targets = self.targets(whole, self.values(whole))
+        if self.sizes.recurrent:
+            by_place = targets.new_zeros((*batch.actions.shape[:2], targets.shape[1]))  # (E, T, M)
+            by_place.view(-1, targets.shape[1])[torch.from_numpy(whole.packing.steps)] = targets
+            for some in self._shuffled(len(batch), rng):
+                part = self.segments(batch, some)
+                at = torch.from_numpy(part.packing.steps)
+                yield self.taken(part, self.values(part)), by_place[torch.from_numpy(some)].flatten(0, 1)[at]
+            return
+        inputs = whole.inputs[torch.from_numpy(whole.packing.departs).to(self._device)]
+        for some in self._shuffled(len(targets), rng):
+            at = torch.from_numpy(some).to(self._device)
+            q = self.network(inputs[at], None, ())
+            yield self.mixed(q.gather(2, whole.actions[at].unsqueeze(2)).squeeze(2)), targets[at]
+
+    def _shuffled(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        """Yield the minibatches of all epochs: each of n things is in one minibatch of each epoch."""
+        for _ in range(self.learning.epochs):
+            yield from np.array_split(rng.permutation(n), min(self.learning.minibatches, n))
+
+    def values(self, segments: Segments) -> Tensor:
+        """Return the action values (F, A, U) of all frames."""
+        values: Tensor = self.network(segments.inputs, segments.hidden, segments.packing.frame_blocks)
+        return values
+
+    def taken(self, segments: Segments, q: Tensor) -> Tensor:
+        """Return the values (N, M) of what was done in each step, of the values (F, A, U) of all frames."""
+        departs = torch.from_numpy(segments.packing.departs).to(self._device)
+        return self.mixed(q[departs].gather(2, segments.actions.unsqueeze(2)).squeeze(2))
+
+    def targets(self, segments: Segments, q: Tensor) -> Tensor:
+        """Return the λ-returns (N, M) of all steps, from the values (F, A, U) of all frames."""
+        packing, learning = segments.packing, self.learning
+        best = torch.where(segments.available, q, -torch.inf).argmax(2, keepdim=True)
+        value = self.mixed(q.gather(2, best).squeeze(2))  # in every frame
+        ahead = value[len(packing.last) :].numpy(force=True).copy()  # step k arrives at frame k + E
+        ahead[packing.last[segments.terminated]] = 0.0  # any other segment keeps the value of its last frame
+        reward = segments.reward * np.float32(learning.reward_scale)
+        returns = lambda_returns(reward, ahead, packing.step_blocks, gamma=learning.gamma, td_lambda=learning.td_lambda)
+        return torch.from_numpy(returns).to(self._device)
+
+    def mixed(self, values: Tensor) -> Tensor:
+        """Return the values (n, M) that learn, of those of agents (n, A)."""
+        return values.sum(1, keepdim=True) if self.learning.vdn else values
+
+    def segments(self, batch: EpisodeBatch, some: NDArray[np.int64] | None = None) -> Segments:
+        """Return some segments of a batch, by default all, packed."""
+        pick: Any = slice(None) if some is None else some
+        fields: Mapping[str, NDArray[Any]] = {name: array[pick] for name, array in batch.fields.items()}
+        lengths, terminated = batch.lengths[pick], batch.terminated[pick]
+        longest = fields["actions"].shape[1]
+        packing = Packing.of(lengths, terminated, longest)
+
+        def frames(name: str) -> NDArray[Any]:
+            return fields[name].reshape(-1, *fields[name].shape[2:])[packing.frames]
+
+        def steps(name: str) -> NDArray[Any]:
+            return fields[name].reshape(-1, *fields[name].shape[2:])[packing.steps]
+
+        actions, hidden = steps("actions"), None
+        before = np.full((len(packing.frames), self.spec.n_agents), -1)
+        order = packing.frames[: len(lengths)] // (longest + 1)  # segments, the longest first
+        if self.sizes.recurrent:
+            before[: len(lengths)] = fields["before"][order]
+            before[len(lengths) :] = actions
+            hidden = self._tensor(fields["hidden"][order])
+        reward = steps("reward")
+        return Segments(
+            packing=packing,
+            inputs=self._tensor(self.sizes.inputs(frames("obs"), before)),
+            available=torch.from_numpy(frames("available")).to(self._device),
+            actions=torch.from_numpy(actions).to(self._device),
+            hidden=hidden,
+            reward=reward if reward.ndim == 2 else reward[:, None],
+            terminated=terminated,
+        )
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)
