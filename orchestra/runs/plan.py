@@ -214,7 +214,10 @@ def plan(
     trace_exclude: Annotated[
         tuple[str, ...], Field(description="leave out matching actors, or the fields of matching message types")
     ] = (),
-    trace_flight_mib: Annotated[int, Field(description="memory of a node's flight recorder, in MiB")] = 64,
+    trace_flight_mib: Annotated[
+        int | None,
+        Field(description="memory of each node's flight recorder, in MiB; 32 for the root, 8 for the others"),
+    ] = None,
     trace_at_end: Annotated[
         bool, Field(description="write flight records at the end of a run without failures, too")
     ] = False,
@@ -226,7 +229,8 @@ def plan(
             f"a run is started while {str(importer)!r} is imported as an experiment; put the call under "
             '`if __name__ == "__main__":`'
         )
-    trace_settings = TraceSettings(trace, trace_include, trace_exclude, trace_flight_mib * MIB, trace_at_end)
+    flight_bytes = None if trace_flight_mib is None else trace_flight_mib * MIB
+    trace_settings = TraceSettings(trace, trace_include, trace_exclude, flight_bytes, trace_at_end)
     resumed = None
     if resume is not None:
         resumed = RunDirectory.open(resume)

@@ -159,6 +159,7 @@ def node_of(name: str, topology: Topology, launch: RunPlan, *, deterministic: bo
         RunDirectory(launch.run_directory).traces,
         clock=RealClock(),
         planned=frozenset(f"{name}/{actor.name}" for actor in topology.nodes[name].actors),
+        root=name == topology.root.name,
         experiment=experiment,
         **for_both,
     )

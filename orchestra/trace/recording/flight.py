@@ -8,22 +8,20 @@ from orchestra import log
 from orchestra.trace.format.encoding import PendingRecord, count_of, in_order
 from orchestra.trace.format.records import Kind
 from orchestra.trace.format.writer import LostRecords, TraceWriter
-from orchestra.trace.recording.recorder import FLIGHT_BYTES
+from orchestra.trace.recording.recorder import FLIGHT_BYTES, SNAPSHOTS_PER_RING
 
 MAX_FAILURES = 8
 """Failures of one process that are written: an actor that fails again and again must not fill the disk."""
 BATCH = 512
 SLACK = 64
 """Fraction of the ring that is freed at once: one in so many."""
-SNAPSHOTS_PER_RING = 3
-"""Snapshots of an actor while the ring is filled once."""
 
 
 class FlightRing:
     """Keeps the newest records, and the births and newest snapshots of the actors whose older records it dropped.
 
     It holds `limit` bytes of records, of which one may be larger alone, and beside these for each actor a birth and a
-    snapshot of at most a third of `limit`.
+    snapshot of at most `limit`.
 
     Args:
         writer: returns the writer of the K-th flight record, from K and the reason.

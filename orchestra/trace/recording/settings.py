@@ -15,7 +15,7 @@ from orchestra.errors import UsageError
 from orchestra.trace.format.encoding import Filters, RecordEncoder
 from orchestra.trace.format.layout import VERSION
 from orchestra.trace.format.records import Experiment, Header, Mode
-from orchestra.trace.recording.recorder import FLIGHT_BYTES, NodeRecorder, Sink
+from orchestra.trace.recording.recorder import FLIGHT_BYTES, SMALL_FLIGHT_BYTES, NodeRecorder, Sink
 
 MIB = 1 << 20
 _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch"}
@@ -33,13 +33,13 @@ class TraceSettings:
     include: Sequence[str] = ()
     """As in `Filters`."""
     exclude: Sequence[str] = ()
-    flight_bytes: int = FLIGHT_BYTES
-    """Memory of the flight recorder."""
+    flight_bytes: int | None = None
+    """Memory of a node's flight recorder; by default that of `FLIGHT_BYTES` or `SMALL_FLIGHT_BYTES`."""
     at_end: bool = False
     """Whether flight records are written also without a failure."""
 
     def __post_init__(self) -> None:
-        if self.flight_bytes < 1:  # the flag counts whole MiB; a test may keep less
+        if self.flight_bytes is not None and self.flight_bytes < 1:  # the flag counts whole MiB; a test may keep less
             raise UsageError(f"--trace-flight-mib: {self.flight_bytes // MIB} is not allowed; it must be 1 or more")
         if self.at_end and self.mode != "flight":
             raise UsageError(f"--trace-at-end requires --trace flight; got --trace {self.mode}")
@@ -57,6 +57,7 @@ class TraceSettings:
         seed: int,
         deterministic: bool = False,
         planned: frozenset[str] = frozenset(),
+        root: bool = True,
         experiment: Experiment | None = None,
         run_directory: Path | None = None,
         resume_from: Path | None = None,
@@ -70,6 +71,7 @@ class TraceSettings:
             seed: the run's seed.
             deterministic: whether the node runs offloaded work on its loop.
             planned: addresses of the actors that the experiment plans on this node.
+            root: whether it is the root of the run, which has the memory for a larger flight recorder.
             experiment: the experiment that the run was started from.
             run_directory: the run directory, as the node's actors see it.
             resume_from: the run state that the run was resumed from.
@@ -104,7 +106,8 @@ class TraceSettings:
 
         sink: Sink
         if self.mode == "flight":
-            limit, at_end = self.flight_bytes, self.at_end
+            at_end = self.at_end
+            limit = self.flight_bytes or (FLIGHT_BYTES if root else SMALL_FLIGHT_BYTES)
             sink = FlightRing(lambda number, why: writer(f".flight-{number}", why), limit=limit, at_end=at_end)
         else:
             sink = Backlog(writer("", header.reason))

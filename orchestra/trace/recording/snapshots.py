@@ -9,7 +9,7 @@ from orchestra.actors.actor import Actor
 from orchestra.actors.recorder import ActorSettings, StateSource
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import frozen_value, nbytes_of
-from orchestra.trace.recording.recorder import NodeRecorder
+from orchestra.trace.recording.recorder import SNAPSHOTS_PER_RING, NodeRecorder
 
 COST = 0.01
 """Largest fraction of an actor's time that its snapshots take."""
@@ -23,7 +23,7 @@ class SnapshotSchedule:
     A snapshot is taken between two messages, each time the node has recorded a third of its ring, but not before a
     hundred times the duration of the last snapshot has passed. So the ring still holds all messages since the newest
     snapshot, unless a snapshot takes so long that this would cost more than a hundredth of the actor's time. A state
-    larger than a third of the ring is not kept.
+    larger than the ring is not kept.
     """
 
     def __init__(self, recorder: NodeRecorder, settings: ActorSettings, state: StateSource) -> None:
@@ -59,8 +59,8 @@ class SnapshotSchedule:
             self._give_up("snapshot() raised, or its result cannot be encoded", error)
             return
         nbytes = nbytes_of(state)
-        if nbytes > self._every:
-            self._give_up(f"its snapshot takes {nbytes:,} bytes; at most {int(self._every):,} are kept")
+        if nbytes > (most := self._every * SNAPSHOTS_PER_RING):
+            self._give_up(f"its snapshot takes {nbytes:,} bytes; at most {most:,.0f} are kept")
             return
         clock = recorder.tick()
         random = json.dumps(rng.bit_generator.state)

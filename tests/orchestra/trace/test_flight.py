@@ -17,6 +17,7 @@ from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.recording.flight import MAX_FAILURES, FlightRing
+from orchestra.trace.recording.recorder import SNAPSHOTS_PER_RING
 from orchestra.trace.recording.settings import TraceSettings
 
 Run = Callable[..., Any]
@@ -101,6 +102,22 @@ def test_repeated_failures_do_not_fill_the_disk(ring: Any, toy: Any) -> None:
         made.dump("again", failure=True)
     made.close()
     assert len(writers) == MAX_FAILURES
+
+
+@pytest.mark.parametrize(
+    ("settings", "root", "limit"),
+    [
+        ({}, True, 32 << 20),
+        ({}, False, 8 << 20),
+        ({"flight_bytes": 3 << 20}, True, 3 << 20),
+        ({"flight_bytes": 5}, False, 5),
+    ],
+)
+def test_the_root_has_a_larger_ring_unless_one_is_chosen_for_all(settings, root, limit, tmp_path: Path) -> None:
+    recorder = TraceSettings(**settings).recorder("here", tmp_path, clock=ManualClock(), seed=0, root=root)
+    assert recorder is not None
+    assert recorder.sink.snapshot_every * SNAPSHOTS_PER_RING == limit
+    recorder.sink.close()
 
 
 def test_a_failure_writes_a_flight_record(tmp_path: Path, run: Run) -> None:
