@@ -16,7 +16,8 @@ from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_ROUNDS = ("mappo_3m", "ppo", "ppo_lunar_lander", "pqn", "pqn_3m")  # whose updates learn from all steps of a round
+# Their updates learn from all steps of a round.
+IN_ROUNDS = ("mappo_3m", "ppo", "ppo_lunar_lander", "ppo_pendulum", "pqn", "pqn_3m")
 PROGRAMS = ("lunar_lander",)  # they make many runs
 EXPERIMENTS = sorted(path for path in (ROOT / "experiments").glob("*.py") if path.stem not in PROGRAMS)
 RUN = [path for path in EXPERIMENTS if path.stem != "qmix_8m"]  # which is `train` with the same defaults
@@ -71,7 +72,8 @@ def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: p
     }
     known = {flag.name for flag in Flags.of(load_experiment(path))}
     if path.stem in IN_ROUNDS:
-        small |= {"rollout_length": 20}
+        small |= {"rollout_length": 20, "epochs": 1, "minibatches": 4}
+        known |= {"epochs", "minibatches"}  # of the algorithm's class
         del small["batch_size"]
     flags = [word for name, value in small.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]
     run = ["run", path, *flags, "--single-process", "--runs-dir", tmp_path]
