@@ -72,7 +72,13 @@ def test_gradient_metrics_and_errors_are_those_of_the_recorded_loss(
     lengths, n_agents, n_parts, algorithm, double_q, td_lambda, seed
 ):
     spec = EnvSpec("tiny", n_agents=n_agents, n_actions=4, obs_size=5, state_size=6, episode_limit=7)
-    options = {"hidden_size": 9, "double_q": double_q, "td_lambda": td_lambda, "dtype": torch.float64}
+    options = {
+        "hidden_size": 9,
+        "double_q": double_q,
+        "td_lambda": td_lambda,
+        "dtype": torch.float64,
+        "kernels": "numba",
+    }
     (gradient, metrics, errors), wanted = both(algorithm(spec, **options), drawn(spec, lengths, seed), n_parts)
     torch.testing.assert_close(gradient, wanted[0], rtol=1e-9, atol=1e-10)
     assert metrics == pytest.approx(wanted[1], rel=1e-9, abs=1e-10)
@@ -81,7 +87,9 @@ def test_gradient_metrics_and_errors_are_those_of_the_recorded_loss(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda it: it.__name__)
 def test_single_precision_is_right_to_five_digits(spec, algorithm):
-    gradient, recorded = (found[0] for found in both(algorithm(spec), drawn(spec, [9, 4, 7, 7, 2, 9] * 4, 1), 3))
+    gradient, recorded = (
+        found[0] for found in both(algorithm(spec, kernels="numba"), drawn(spec, [9, 4, 7, 7, 2, 9] * 4, 1), 3)
+    )
     torch.testing.assert_close(gradient, recorded, rtol=0, atol=1e-5 * float(recorded.abs().max()))
 
 
@@ -132,7 +140,7 @@ def test_a_frozen_parameter_stays_as_it_is(spec, make_batch):
 
 
 def test_memory_that_is_written_again_leaves_no_trace(spec, make_batch):
-    fresh, used = Qmix(spec), Qmix(spec)
+    fresh, used = Qmix(spec, kernels="numba"), Qmix(spec, kernels="numba")
     start = {name: p.clone() for name, p in used.state_dict()["online"].items()}
     used.learn(make_batch((9, 9, 8, 9), seed=5))
     with torch.no_grad():
