@@ -1,10 +1,11 @@
 """`orchestra compare`: the learning curves of several runs in one picture, and a table of their results."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from components.reporting.comparison import find_runs, grouped, read_trial, table
+from components.reporting.comparison import Trial, find_runs, grouped, read_trial, table
 from components.reporting.win_rate import SOLVED, WINDOW
 from orchestra import FlagParser, UsageError
 
@@ -34,7 +35,7 @@ def command(arguments: list[str]) -> int:
         raise UsageError(f"--output: there is no directory {str(options.output.parent)!r}")
     from components.reporting.figure import comparison_figure  # matplotlib, which `--help` does without
 
-    groups = grouped([read_trial(path) for path in find_runs(options.runs)])
+    groups = grouped(_trials(options.runs))
     rows = table(groups)
     figure = comparison_figure(groups)
     try:
@@ -46,6 +47,28 @@ def command(arguments: list[str]) -> int:
     print(as_text(rows))
     print(f"\ncurves  {options.output}\ntable   {notes}")
     return 0
+
+
+def _trials(paths: Sequence[Path]) -> list[Trial]:
+    """Read runs; those of a directory that cannot be read, as one that failed or was just begun, are left out.
+
+    Raises:
+        UsageError: a run that was named cannot be read, or none of a directory can.
+    """
+    trials: list[Trial] = []
+    errors: list[UsageError] = []
+    for path in find_runs(paths):
+        try:
+            trials.append(read_trial(path))
+        except UsageError as error:
+            if path in paths:
+                raise
+            errors.append(error)
+    if not trials:
+        raise errors[0]
+    for left_out in errors:
+        print(f"orchestra: note: left out: {left_out}", file=sys.stderr)
+    return trials
 
 
 def as_text(rows: Sequence[dict[str, str]]) -> str:

@@ -182,3 +182,14 @@ def test_a_slip_is_told_in_one_line(tmp_path: Path) -> None:
     assert "line 1: not a record" in refusal(untested)
     (untested / "metrics.jsonl").unlink()
     assert refusal(untested) == f"'{untested}' has no metrics"
+
+
+def test_runs_of_a_directory_without_a_test_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    played(tmp_path / "runs", 1, [0.5])
+    untested = played(tmp_path / "runs", 2, [])
+    assert command([str(tmp_path / "runs"), "--output", str(tmp_path / "curves.png")]) == 0
+    shown = capsys.readouterr()
+    assert "seeds                1\n" in shown.out
+    assert shown.err == f"orchestra: note: left out: '{untested}' has no greedy test yet\n"
+    played(tmp_path / "others", 1, [])
+    assert "has no greedy test yet" in refusal(tmp_path / "others")

@@ -1,0 +1,1 @@
+"""Sweeps: configurations of an experiment, each with several seeds, as runs of one queue."""
