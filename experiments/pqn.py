@@ -12,4 +12,5 @@ experiment = variant(
     workers=1,
     envs_per_worker=32,
     epsilon_steps=100_000,
+    anneal=244,  # updates, of 2,048 steps each
 )
