@@ -36,7 +36,16 @@ def _run(name: str, listen: str, plan: RunPlan, token: JoinToken, lifeline: Life
     topology = topology_of(plan)
     topology.find(name)
     run = RunDirectory(plan.run_directory)
-    node = node_of(name, topology, plan, listen=listen, join=token.address, secret=token.secret, tls=token.tls)
+    node = node_of(
+        name,
+        topology,
+        plan,
+        listen=listen,
+        join=token.address,
+        secret=token.secret,
+        tls=token.tls,
+        advertise=plan.advertise,
+    )
     with (
         contextlib.ExitStack() as stack,
         log.configured(

@@ -44,6 +44,7 @@ from orchestra.hosts.messages import (
     SignalMsg,
 )
 from orchestra.hosts.output import OutputBuffer, OutputMsg
+from orchestra.hosts.reach import DialMsg, ListenMsg
 from orchestra.hosts.scratch import Scratch
 from orchestra.hosts.shape import this_machine
 from orchestra.hosts.token import JoinToken
@@ -69,7 +70,7 @@ TUNNEL_FOLDER = Path("/tmp")  # noqa: S108 (launchers choose names that nobody c
 """Where launchers have ssh make the sockets of tunnels: agents that were killed have left theirs there."""
 
 
-class AgentActor(Actor[CodeMsg | PlanMsg | PlaceMsg | SignalMsg | AskHostMsg | LeaveMsg]):
+class AgentActor(Actor[CodeMsg | PlanMsg | PlaceMsg | SignalMsg | AskHostMsg | ListenMsg | DialMsg | LeaveMsg]):
     """Does what the head says.
 
     Args:
@@ -95,6 +96,14 @@ class AgentActor(Actor[CodeMsg | PlanMsg | PlaceMsg | SignalMsg | AskHostMsg | L
     @on(AskHostMsg)
     def statistics(self, msg: AskHostMsg) -> Any:
         return asyncio.create_task(self._work.statistics(msg))
+
+    @on(ListenMsg)
+    def listen(self, msg: ListenMsg) -> Any:
+        return asyncio.create_task(self._work.reach.listen(msg))
+
+    @on(DialMsg)
+    def dial(self, msg: DialMsg) -> Any:
+        return asyncio.create_task(self._work.reach.dial(msg))  # it takes seconds where nothing answers
 
     @on(PlaceMsg)
     def place(self, msg: PlaceMsg) -> None:

@@ -30,6 +30,7 @@ from orchestra.hosts.messages import (
     PlanMsg,
 )
 from orchestra.hosts.output import OutputBuffer
+from orchestra.hosts.reach import Reach
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.scratch import Scratch, check_room
 from orchestra.hosts.transfer import FILES, Files, SendFilesMsg, found
@@ -74,6 +75,8 @@ class HostWork:
         self._sending: set[asyncio.Task[None]] = set()
         """Traces of nodes that have ended, on their way to the head."""
         self._head = node.ref(f"{node.root}/{HEAD}")
+        self.reach = Reach(node)
+        """Tries what hosts reach, before the plan comes."""
         self._failing: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, with the error, if this host cannot take part."""
@@ -117,6 +120,7 @@ class HostWork:
             self._fail(error)
 
     async def _begin(self, msg: PlanMsg) -> None:
+        await self.reach.close()
         code = await asyncio.to_thread(self._unpacked, msg)
         plan = RunPlan.read(msg.plan)
         resume_from = None if plan.resume_from is None else self._folder / STATE / plan.resume_from.name
@@ -186,6 +190,7 @@ class HostWork:
     async def end(self, deadline: float | None = None) -> None:
         """End the nodes: in order, and by force after a deadline; at once if there is none. Send their traces."""
         keeper, self._keeper = self._keeper, None
+        await self.reach.close()
         if keeper is None:
             return
         asked = [] if deadline is None else self._joined()

@@ -50,6 +50,8 @@ class RunPlan:
     """Bytes of an arena of shared memory."""
     unencrypted: bool = False
     """True if plain TCP beyond this host is allowed."""
+    advertise: Sequence[str] = ()
+    """Where other hosts reach the nodes of this one, `HOST`; its interfaces by default."""
 
     def command(self, node: str, listen: str, *, again: bool = False) -> list[str]:
         """Return the command line of the process of `node`. One that is started `again` loads no saved state."""

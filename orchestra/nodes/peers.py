@@ -380,7 +380,7 @@ class Peers:
         try:
             return await self._begin(entry)
         except OrchestraError as error:
-            if entry.host in (self.host, self.root) or peer in self._links:
+            if entry.host == self.host or peer in (self.root, *self._links):
                 raise
             address, incarnation = self.listening, self._settings.incarnation
             here = NodeEntry(node=name, address=address, incarnation=incarnation, host=self.host)

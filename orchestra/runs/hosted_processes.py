@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import HostStatistics, NodeStatistics, ProcessStatistics
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
@@ -46,9 +45,18 @@ class HostedProcesses(RunProcesses):
         plan: of the run.
         head: of the run.
         code: what the processes of this host import, so that they run the same as all others.
+        swapped: pairs of hosts that cannot dial each other as they do by default, but the other way; see `Edge`.
     """
 
-    def __init__(self, root: Node, planned: PlannedRun, plan: RunPlan, head: Head, code: UnpackedCode) -> None:
+    def __init__(
+        self,
+        root: Node,
+        planned: PlannedRun,
+        plan: RunPlan,
+        head: Head,
+        code: UnpackedCode,
+        swapped: Collection[tuple[int, int]] = (),
+    ) -> None:
         topology = self._topology = planned.topology
         others = [name for name in topology.nodes if name != topology.root.name]
         self._planned = planned
@@ -58,16 +66,18 @@ class HostedProcesses(RunProcesses):
         self._ever: set[str] = set()
         """Nodes that have been started: later processes load no saved state."""
         self._use = ProcessorUse()
-        self._dialled = _dialled(topology)
+        self._swapped = swapped
+        self._dialled = _dialled(topology, swapped)
         self._names: list[str] = []
         self._by_host: Mapping[int, Sequence[PlannedNode]] = defaultdict(list)
         super().__init__(root, plan, others, requirements=topology.requirements, forks=True)
 
     def _keeper(self, plan: RunPlan, policy: object, *, forks: bool) -> Keeper:
-        logs = RunDirectory(plan.run_directory).logs
+        logs, hosts = RunDirectory(plan.run_directory).logs, self._planned.hosts
+        advertise = () if hosts is None else hosts.advertise
         return Keeper(
             self._root,
-            replace(plan, experiment=self._code.experiment),
+            replace(plan, experiment=self._code.experiment, advertise=advertise),
             logs,
             lambda: address_here(self._root.listening),
             self.given_up,
@@ -191,7 +201,7 @@ class HostedProcesses(RunProcesses):
         nodes = self._topology.grow(grown.topology)
         self._requirements = self._topology.requirements
         self._nodes += nodes
-        self._dialled = _dialled(self._topology)
+        self._dialled = _dialled(self._topology, self._swapped)
         self.keeper.add(self._here(nodes), again=True)
         self._ever.update(nodes)
         placement = {name: node.slot for name, node in self._topology.nodes.items()}
@@ -251,11 +261,6 @@ class HostedProcesses(RunProcesses):
         return super()._last_words(node) if self._slot_of(node) == HEAD else ()
 
 
-def _dialled(topology: Topology) -> frozenset[str]:
-    """Return the nodes that are dialled from another host. Of a node there and one of the head's host it is the latter.
-
-    That is where the hosts reach the head, which may not reach them.
-    """
-    return frozenset(
-        node_of(edge.sender if edge.sender_slot == HEAD else edge.recipient) for edge in edges_between_hosts(topology)
-    )
+def _dialled(topology: Topology, swapped: Collection[tuple[int, int]]) -> frozenset[str]:
+    """Return the nodes that are dialled from another host."""
+    return frozenset(edge.listener(swapped) for edge in edges_between_hosts(topology))

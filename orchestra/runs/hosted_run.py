@@ -2,10 +2,10 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestra.hosts.bundle import Bundle, UnpackedCode
 from orchestra.hosts.certificates import make_credentials
@@ -13,7 +13,7 @@ from orchestra.hosts.keeper import show
 from orchestra.hosts.messages import HEAD
 from orchestra.hosts.output import HostLogs
 from orchestra.hosts.run_plan import RunPlan
-from orchestra.hosts.shape import Hosts, HostShape
+from orchestra.hosts.shape import Hosts
 from orchestra.hosts.token import JoinToken
 from orchestra.hosts.transfer import FILES, Collector, Files
 from orchestra.launch.engines import ENGINES
@@ -21,14 +21,17 @@ from orchestra.launch.protocol import HostRequest, Launcher
 from orchestra.nodes.node_actors import COLLECTOR
 from orchestra.runs.head import Head
 from orchestra.runs.head_actor import HeadActor
-from orchestra.runs.head_addresses import addresses_for_others
+from orchestra.runs.head_addresses import address_beyond, addresses_for_others
 from orchestra.runs.hosted_processes import HostedProcesses
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.plan import PlannedRun
+from orchestra.runs.reached_hosts import swapped_pairs
 from orchestra.runs.resumption import warn_of_unplanned
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import Asked, Ending, Stopping, node_of, run_root
 from orchestra.wire.credentials import Credentials
+
+T = TypeVar("T")
 
 LET_GO_S = 2.0
 """Seconds for agents to end that have nothing to stop."""
@@ -74,15 +77,20 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
         begun = False
         try:
             await launcher.start(launcher.submission(plan, requests_of(planned.hosts)), token.line())
-            shapes = await _unless_stopped(head, stopping)
+            shapes = await _unless_stopped(head.rendezvous(), stopping)
             if isinstance(shapes, Ending):
                 return shapes
             laid_out = planned.over(Hosts([*(host for host in planned.shapes if host.slot == 0), *shapes]))
             plan = replace(plan, hosts=laid_out.shapes)
+            beyond = address_beyond(planned.hosts, encrypted=not plan.unencrypted)
+            agents = {slot.slot: slot.agent for slot in head.slots.values() if slot.agent is not None}
+            swapped = await _unless_stopped(swapped_pairs(laid_out, node, agents, beyond), stopping)
+            if isinstance(swapped, Ending):
+                return swapped
             directory.write_hosts(laid_out.shapes, laid_out.placement)
             warn_of_unplanned(plan.resume_from, laid_out.topology)
             with _unpacked(code, directory) as here:
-                processes = HostedProcesses(node, laid_out, plan, head, here)
+                processes = HostedProcesses(node, laid_out, plan, head, here, swapped)
                 begun = True
                 return await run_root(laid_out.topology, plan, node, processes, stopping, token)
         finally:
@@ -127,19 +135,19 @@ def _token(options: HostsOptions, plan: RunPlan, run: str) -> JoinToken:
     return JoinToken.new(run, (), tls=None if plan.unencrypted else make_credentials)
 
 
-async def _unless_stopped(head: Head, stopping: Stopping) -> list[HostShape] | Ending:
-    """Return the shapes of the hosts, or how the run has ended before they came."""
+async def _unless_stopped(beginning: Coroutine[Any, Any, T], stopping: Stopping) -> T | Ending:
+    """Return what `beginning` returns, or how the run has ended before."""
     asked: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
 
     def obey(state: Asked, abort: bool) -> None:
         if not asked.done():
             asked.set_result(state)
 
-    waiting = asyncio.create_task(head.rendezvous())
+    waiting = asyncio.create_task(beginning)
     with stopping.obeyed_by(obey):
         ends: set[asyncio.Future[Any]] = {waiting, asked}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
         waiting.cancel()
-        return Ending(asked.result(), "stopped before its hosts had come")
+        return Ending(asked.result(), "stopped before it had begun")
     return waiting.result()

@@ -1,14 +1,15 @@
 """Placement: which host runs each node of a topology, and what its processes may use there."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestra.actors.addresses import node_of
 from orchestra.errors import UsageError
-from orchestra.hosts.shape import Hosts, HostShape, memory_text
+from orchestra.hosts.shape import HEAD, Hosts, HostShape, memory_text
 from orchestra.runs.planned import PlannedNode
 from orchestra.runs.topology import Topology
+from orchestra.wire.addresses import names_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,16 @@ class Edge:
     recipient: str
     recipient_slot: int
 
+    def slots(self) -> tuple[int, int]:
+        """Return the host that is dialled, and the one that dials it: the head is dialled, which may reach no host."""
+        here, there = self.sender_slot, self.recipient_slot
+        return (here, there) if here == HEAD else (there, here)
+
+    def listener(self, swapped: Collection[tuple[int, int]] = ()) -> str:
+        """Return the node that the other one dials; of hosts in `swapped`, pairs of `slots`, it is the latter."""
+        of_sender = (self.sender_slot == HEAD) is not (self.slots() in swapped)
+        return node_of(self.sender if of_sender else self.recipient)
+
 
 def edges_between_hosts(topology: Topology) -> list[Edge]:
     """Return the refs with which actors are planned to reach nodes of other hosts, but for those of and to the root.
@@ -104,26 +115,30 @@ def edges_between_hosts(topology: Topology) -> list[Edge]:
     return found
 
 
-def check_edges(topology: Topology, hosts: Hosts, *, tunnel: bool) -> None:
-    """Check that the nodes of other hosts can be reached that actors are planned to reach.
+def check_edges(topology: Topology, hosts: Hosts, *, tunnel: bool, advertise: Sequence[str] = ()) -> None:
+    """Check that the settings let actors reach the nodes of other hosts that they are planned to reach.
 
     Args:
         topology: of the run.
         hosts: of the run.
         tunnel: whether hosts reach the head through ssh alone, which leads to the root.
+        advertise: `HOST` or `HOST:PORT`, where hosts reach the head. A port leads to the root alone, too.
 
     Raises:
         UsageError: they cannot.
     """
-    if not tunnel or len(hosts) == 1:
+    port = next(filter(names_port, advertise), "")
+    if not (tunnel or port) or len(hosts) == 1:
         return
     for edge in edges_between_hosts(topology):
-        one, other = (
-            f"host {_title(hosts.at(slot) or HostShape(slot))}" for slot in (edge.sender_slot, edge.recipient_slot)
-        )
+        if not tunnel and HEAD not in edge.slots():
+            continue
+        option = "--tunnel" if tunnel else f"--advertise {port}"
+        instead = "leave out --tunnel" if tunnel else "write --advertise HOST, without a port"
+        one, other = (title_of(hosts, slot) for slot in (edge.sender_slot, edge.recipient_slot))
         raise UsageError(
-            f"{edge.sender} on {one} cannot reach {edge.recipient} on {other}: with --tunnel the hosts reach the node "
-            f"{topology.root.name!r} alone; leave out --tunnel"
+            f"{edge.sender} on {one} cannot reach {edge.recipient} on {other}: with {option} the hosts reach the node "
+            f"{topology.root.name!r} alone; {instead}"
         )
 
 
@@ -144,6 +159,11 @@ def _lacking(
         if asked > there:
             which = ", ".join(node.name for node in nodes if each.asked(node))
             yield _title(host), each.name, each.text(asked), each.text(there), which
+
+
+def title_of(hosts: Hosts, slot: int) -> str:
+    """Return what people call a host: `host 1 (cpu1)`."""
+    return f"host {_title(hosts.at(slot) or HostShape(slot))}"
 
 
 def _title(host: HostShape) -> str:

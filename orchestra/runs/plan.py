@@ -72,7 +72,7 @@ class PlannedRun:
         """
         topology = self.layout.topology(shapes)
         placement = place(topology, shapes)
-        check_edges(topology, shapes, tunnel=_by_tunnel(self.hosts))
+        _check_edges(topology, shapes, self.hosts)
         launch = replace(self.launch, hosts=shapes)
         return replace(self, topology=topology, launch=launch, shapes=shapes, placement=placement)
 
@@ -244,7 +244,7 @@ def plan(
         topology = layout.topology(shapes)
     # On one machine, torch says best what is wrong with its GPU, which may be of another make.
     placement = place(topology, shapes, ignored=() if hosts is not None else ("GPUs",))
-    check_edges(topology, shapes, tunnel=_by_tunnel(hosts))
+    _check_edges(topology, shapes, hosts)
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = single_process or source is None or len(topology.nodes) == 1
     if source is None and listen != LISTEN:
@@ -305,9 +305,9 @@ OWN_OPTIONS = Flags(flag for flag in OPTIONS if flag.name not in HOST_FLAGS.defa
 """Those that do not need several hosts."""
 
 
-def _by_tunnel(hosts: HostsOptions | None) -> bool:
-    """Return whether the hosts reach the head through ssh alone."""
-    return hosts is not None and bool(hosts.settings.get("tunnel"))
+def _check_edges(topology: Topology, shapes: Hosts, hosts: HostsOptions | None) -> None:
+    if hosts is not None:
+        check_edges(topology, shapes, tunnel=bool(hosts.settings.get("tunnel")), advertise=hosts.advertise)
 
 
 def _shapes(hosts: HostsOptions | None, layout: Layout, *, in_one_process: bool) -> Hosts:

@@ -191,12 +191,21 @@ def _own_name() -> list[str]:
     return [name for name in found if _is_host(name) and _number(name) is None and not name.endswith(".arpa")]
 
 
+def names_port(named: str) -> bool:
+    """Return whether what others are told of this host, `HOST` or `HOST:PORT`, has a port."""
+    return bool(_host_and_port(named)[1])
+
+
+def _host_and_port(named: str) -> tuple[str, str]:
+    if not named.startswith("[") and named.count(":") != 1:
+        return named, ""
+    host, _, port = named.partition("]") if named.startswith("[") else named.partition(":")
+    return host.strip("[]"), port.removeprefix(":")
+
+
 def _named(place: Place, text: str) -> Place:
     """Return where `HOST` or `HOST:PORT` is, with the scheme of `place`, and by default its port."""
-    host, port = text, ""
-    if text.startswith("[") or text.count(":") == 1:
-        host, _, port = text.partition("]") if text.startswith("[") else text.partition(":")
-        host, port = host.strip("[]"), port.removeprefix(":")
+    host, port = _host_and_port(text)
     if not _is_host(host) or is_wildcard(host) or "/" in host or (":" in host and _number(host) is None):
         raise UsageError(
             f"--advertise: others cannot dial {text!r}; write the HOST or HOST:PORT where they reach this host"

@@ -260,3 +260,28 @@ def test_only_refs_between_nodes_of_different_hosts_have_one_be_dialled_and_none
         "b/talker on host 1 (h1) cannot reach a/talker on host 0 (h0): with --tunnel the hosts reach the node 'root' "
         "alone; leave out --tunnel"
     )
+    with pytest.raises(UsageError) as caught:
+        check_edges(topology, hosts, tunnel=False, advertise=["head.example", "[fd00::1]:443"])
+    assert str(caught.value) == (
+        "b/talker on host 1 (h1) cannot reach a/talker on host 0 (h0): with --advertise [fd00::1]:443 the hosts reach "
+        "the node 'root' alone; write --advertise HOST, without a port"
+    )
+    check_edges(topology, hosts, tunnel=False, advertise=["head.example", "fd00::1"])
+
+
+def test_a_port_of_the_head_says_nothing_of_nodes_of_other_hosts() -> None:
+    hosts = shapes(BIG, BIG, BIG, plays=(1, 2))
+    topology = Topology("beside")
+    boss = topology.node("root").spawn("boss", Talker)
+    there = topology.node("b", on=hosts[1]).spawn("talker", Talker, boss)
+    topology.node("e", on=hosts[2]).spawn("talker", Talker, there)
+    topology.until(boss)
+    check_edges(topology, hosts, tunnel=False, advertise=["head.example:443"])
+
+
+def test_of_two_hosts_that_dial_the_other_way_the_other_node_listens() -> None:
+    to_head, between = Edge("b/talker", 1, "a/talker", 0), Edge("e/talker", 2, "b/talker", 1)
+    from_head = Edge("a/talker", 0, "b/talker", 1)
+    assert [edge.listener() for edge in (to_head, from_head, between)] == ["a", "a", "b"]
+    assert [edge.slots() for edge in (to_head, from_head, between)] == [(0, 1), (0, 1), (1, 2)]
+    assert [edge.listener({(0, 1), (1, 2)}) for edge in (to_head, from_head, between)] == ["b", "b", "e"]

@@ -104,6 +104,12 @@ class Host:
             )
         _done(*self.command("nft", "-f", "-"), given="\n".join([*rules, "}"]))
 
+    def refuse(self, *others: "Host") -> None:
+        """Let other hosts open no TCP connection to this one, as a firewall does, in place of earlier calls."""
+        rules = "".join(f"ip saddr {host.address} tcp flags & (syn | ack) == syn drop; " for host in others)
+        chain = f"chain input {{ type filter hook input priority 0; {rules} }}"
+        _done(*self.command("nft", "-f", "-"), given=f"flush ruleset\ntable inet firewall {{\n{chain}\n}}")
+
     def limit(self, mbit: float) -> None:
         """Limit the link to so many Mbit/s in each direction; 0 removes the limit."""
         sides = ((self.namespace, "eth0"), (self.switch, f"port{self.number}"))
