@@ -99,6 +99,13 @@ class ModulePolicy(Policy):
         for buffer, loaded in zip(self._acting_buffers, buffers, strict=True):
             buffer.copy_(loaded.view(buffer.shape))
 
+    def named_params(self) -> dict[str, NDArray[np.float32]]:
+        """Return copies of what acting needs, as `params`, by the names of the acting network."""
+        network = next(iter(self._online.values()))
+        buffers = ((name, each) for name, each in network.named_buffers() if each.is_floating_point())
+        named = chain(network.named_parameters(), buffers)
+        return {name: each.detach().to("cpu", torch.float32, copy=True).numpy() for name, each in named}
+
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
