@@ -120,9 +120,9 @@ class OwnMixer(Qmix):
 
 @pytest.mark.parametrize("own", [Halved, OwnMixer])
 def test_a_subclass_learns_by_its_own_loss_and_mixer(spec, make_batch, own):
-    policy, batch = own(spec), make_batch()
+    policy, batch = own(spec, kernels="numba"), make_batch()
     expected = policy.td_loss(batch).loss.item()
-    assert policy.learn(batch).metrics["loss"] == expected != Qmix(spec).learn(batch).metrics["loss"]
+    assert policy.learn(batch).metrics["loss"] == expected != Qmix(spec, kernels="numba").learn(batch).metrics["loss"]
 
 
 class Frozen(Qmix):
@@ -132,7 +132,7 @@ class Frozen(Qmix):
 
 
 def test_a_frozen_parameter_stays_as_it_is(spec, make_batch):
-    policy = Frozen(spec)
+    policy = Frozen(spec, kernels="numba")
     weights = policy.agent.head.weight, policy.agent.embed.weight
     before = [w.detach().clone() for w in weights]
     policy.learn(make_batch())
