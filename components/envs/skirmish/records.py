@@ -95,7 +95,7 @@ KIND = np.dtype(
         ("armour", _FLOAT),
         ("radius", _FLOAT),
         ("separation", _FLOAT),
-        ("yielding", _FLOAT),  # the share it takes, while it fights, of an overlap with one who walks
+        ("yielding", _FLOAT),  # the share it takes, while it fights, of an overlap with a friend who walks
         ("speed", _FLOAT),  # cells per tick
         ("acceleration", _FLOAT),  # cells per tick and tick; zero for those at full speed at once
         ("layer", _INT),  # GROUND, GIANT or AIR of the kernel: units of one layer are in each other's way

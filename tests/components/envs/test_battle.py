@@ -332,6 +332,21 @@ def test_one_who_walks_yields_more_than_one_who_fights(stage, harmless):
     assert taken == pytest.approx(0.75 * 0.25)
 
 
+def test_a_foe_does_not_move_one_who_fights(stage, harmless):
+    env = Skirmish("3m", 1, step_mul=1)
+    env.reset()
+    stage(env, {0: {"x": 14.0, "y": 16.5}}, {0: harmless(14.0, 16.0)})
+    env.step_unchecked(np.array([[STOP, 0, 0]]))
+    assert env.units["target"][0, 3] == 0  # it fights
+    assert env.units["y"][0, 3] == 16.0
+    assert env.units["y"][0, 0] - 16.5 == pytest.approx(0.25)  # the whole overlap
+
+
+def test_zerglings_that_fight_make_more_room_for_friends_than_zealots():
+    kinds = Skirmish("corridor", 1).kinds.reshape(-1)
+    assert kinds["yielding"].tolist() == [0.16] * 6 + [0.35] * 24
+
+
 def test_a_walker_goes_round_one_who_stands_in_its_way(stage, harmless):
     env = Skirmish("3m", 1)
     env.reset()

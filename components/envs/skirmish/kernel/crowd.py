@@ -13,14 +13,14 @@ STEER_LIMIT = 2.0
 
 @inlined
 def push_apart(
-    one: Record, other: Record, one_kind: Record, other_kind: Record, dx: float, dy: float, overlap: float
+    one: Record, other: Record, one_kind: Record, other_kind: Record, dx: float, dy: float, overlap: float, foes: bool
 ) -> None:
-    """Divide an overlap between two; (dx, dy) is the unit vector from one to the other."""
+    """Divide an overlap between two; (dx, dy) is the unit vector from one to the other. No foe moves who fights."""
     share = 0.5
     if one.holding and not other.holding:
-        share = one_kind.yielding
+        share = 0.0 if foes else one_kind.yielding
     elif other.holding and not one.holding:
-        share = 1.0 - other_kind.yielding
+        share = 1.0 - (0.0 if foes else other_kind.yielding)
     one.push_x -= share * overlap * dx
     one.push_y -= share * overlap * dy
     other.push_x += (1.0 - share) * overlap * dx
@@ -92,7 +92,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
             dx *= inverse
             dy *= inverse
             if far < touch:
-                push_apart(one, other, kinds[i], kinds[j], dx, dy, touch - far)
+                push_apart(one, other, kinds[i], kinds[j], dx, dy, touch - far, i < rules.allies <= j)
                 if one.arrived or other.arrived:
                     arrive_with(one, rules)
                     arrive_with(other, rules)
