@@ -105,6 +105,15 @@ class Hosted:
     def events(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.run.log() if line["event"] == event]
 
+    def until_said(self, node: str, what: str, times: int = 1) -> None:
+        """Wait for so many lines of the hosts' logs."""
+
+        def lines() -> list[str]:
+            logs = [path.read_text() for path in (self.run.run / "logs" / "hosts").glob("*.log")]
+            return [line for log in logs for line in log.splitlines() if node in line and what in line]
+
+        self.run.until(lambda: len(lines()) >= times)
+
     def interrupted(self) -> None:
         """End the run in order, and check that nothing is left of it."""
         self.run.process.send_signal(signal.SIGINT)
@@ -119,6 +128,11 @@ class Hosted:
 @pytest.fixture
 def over_hosts(launch: Any) -> Callable[..., Hosted]:
     return lambda *flags, **more: Hosted(launch, *flags, **more)
+
+
+def crowded() -> float:
+    """Return how many processes want each processor of this machine, at least 1: all of it goes slower by so much."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @contextmanager
@@ -158,7 +172,9 @@ def test_a_run_whose_workers_die_on_all_hosts_fails_within_seconds_and_quotes_th
     assert len(logs) == 2
     given_up = [line for log in logs for line in log.splitlines() if "the disk of the game is gone" in line]
     last = max(line.split()[0] for line in given_up)
-    assert ended - datetime.fromisoformat(last).timestamp() < 15, "the last worker died long before the run ended"
+    took = ended - datetime.fromisoformat(last).timestamp()
+    print(f"the run ended {took:.1f} s after the last worker")
+    assert took < 5.0 * crowded(), "the last worker died long before the run ended"
     state = RunDirectory(hosted.run.run).newest_state()
     assert (state / "learner.trajectories.npz").exists()
     assert hosted.left() == []
@@ -285,7 +301,7 @@ def test_two_runs_on_the_same_hosts_do_not_see_each_other(over_hosts: Callable[.
 
 
 RENDEZVOUS = """
-import asyncio, sys, time
+import asyncio, statistics, sys, time
 from pathlib import Path
 import psutil
 from orchestra import Node
@@ -301,6 +317,12 @@ from orchestra.runs.head import Head
 from orchestra.runs.head_actor import HeadActor
 from orchestra.runs.hosts_options import hosts_options
 from orchestra.runs.runner import Stopping
+
+def words_of(process):
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 async def main(ssh, scratch, slots):
     names = ",".join(f"cpu{2 + slot % 2}" for slot in range(slots))
@@ -318,7 +340,10 @@ async def main(ssh, scratch, slots):
         begun = time.monotonic()
         await launcher.start(launcher.submission(plan, requests), token.joining(node.listening).line())
         shapes = await head.rendezvous()
-        print(len(shapes), time.monotonic() - begun, flush=True)
+        took = time.monotonic() - begun
+        agents = [each for each in psutil.process_iter() if {"host", "--token", scratch} <= set(words_of(each))]
+        used = statistics.median(sum(each.cpu_times()[:2]) for each in agents)
+        print(len(shapes), took, used, flush=True)
         await head.end(75, "the test is over", deadline=2.0)
         await following
 
@@ -331,16 +356,18 @@ def test_thirty_two_slots_over_two_ssh_servers_are_all_joined(lab: Any, launch: 
     file = tmp_path / "rendezvous.py"
     file.write_text(RENDEZVOUS)
     words = (str(file), lab.servers.client, str(lab.scratch))
-    taken = {}
+    taken, used = {}, {}
     for slots in (1, 32):
         rendezvous = launch.python(f"import runpy, sys; del sys.argv[0]; runpy.run_path({str(file)!r})", *words, slots)
         rendezvous.patience_s = 240.0
         assert rendezvous.ends() == 0, rendezvous.story("failed")
-        joined, seconds = rendezvous.out.split()
+        joined, *seconds = rendezvous.out.split()
         assert int(joined) == slots
-        taken[slots] = float(seconds)
+        taken[slots], used[slots] = map(float, seconds)
         lab.until_nothing_is_left(20)
-    print(f"one agent has joined after {taken[1]:.1f} s, 32 after {taken[32]:.1f} s")
+    expected = taken[1] + 32 * used[1] / (os.cpu_count() or 1)
+    print(f"one has joined after {taken[1]:.1f} s and {used[1]:.2f} s of a processor, 32 after {taken[32]:.1f} s")
+    assert taken[32] <= 1.5 * expected * crowded()
 
 
 # Disks that are full
@@ -373,6 +400,29 @@ def test_a_full_disk_at_the_head_leaves_the_last_whole_checkpoint(launch: Any, t
         )
         again.patience_s = 120.0
         assert again.ends() == 0, again.story("failed")
+
+
+def test_a_disk_of_a_host_that_fills_up_ends_its_trace_and_neither_the_run_nor_its_logs(
+    launch: Any, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "filling", 800) as disk:
+        hosted = Hosted(launch, *LONG, "--trace", "full", hosts=1, scratch=disk)
+        hosted.until_workers(1)
+        hosted.goes_on()
+        with (disk / "ballast").open("wb") as ballast, pytest.raises(OSError, match="No space"):
+            while True:
+                ballast.write(bytes(1 << 16))
+                ballast.flush()
+        stopped = "the trace has stopped; what comes is dropped and counted"
+        hosted.until_said("worker-1-0", stopped)
+        for _ in range(3):
+            hosted.goes_on()
+        hosted.processes(1)["worker-1-0"].kill()
+        hosted.until_said("worker-1-0", stopped, times=2)  # its next process says so, too: the log goes on
+        (disk / "ballast").unlink()
+        hosted.goes_on()
+        hosted.interrupted()
+    check_message_counts(hosted.run.run)
 
 
 # Networks that fail
@@ -468,5 +518,6 @@ def test_the_rate_falls_by_the_share_of_a_host_that_is_gone(lab: Any) -> None:
     dead.mend()
     launched.process.send_signal(signal.SIGINT)
     assert launched.ends() == 130, launched.story("ended in another way")
+    spread = 0.1 * crowded()  # the rates of a machine that has other things to do change by themselves
     for rate_of_one in (of_one, of_one_left):
-        assert 0.3 * of_both < rate_of_one < 0.7 * of_both  # on a machine that has other things to do, too
+        assert (0.5 - spread) * of_both < rate_of_one < (0.5 + spread) * of_both

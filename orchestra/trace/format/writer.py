@@ -168,6 +168,7 @@ class TraceWriter:
         self._arrays: OrderedDict[bytes, None] = OrderedDict()
         self._tiles = DedupIndex()
         self._lost = LostRecords()
+        self._told_of_disk = False
         self._logical = 0
 
     def record(self, pending: Iterable[PendingRecord]) -> None:
@@ -188,7 +189,7 @@ class TraceWriter:
         """Write entries, in order. Disk errors raise nothing: the records are dropped and counted."""
         if self._is_short():
             for entry in entries:
-                self._lose(f"less than {RESERVE_BYTES >> 20} MiB were left on the disk", *_cost(entry))
+                self._lose_to_disk(f"less than {RESERVE_BYTES >> 20} MiB were left on the disk", entry)
             return
         known: dict[int, bytes] = {}
         batch = _Batch()
@@ -199,7 +200,7 @@ class TraceWriter:
                 try:
                     self._next_file()
                 except OSError as error:
-                    self._lose(f"{error.strerror or error}", *_cost(entry))
+                    self._lose_to_disk(f"{error.strerror or error}", entry)
                     continue
             if not batch.nbytes:
                 self._begin(batch)
@@ -236,6 +237,13 @@ class TraceWriter:
         self.dropped += 1
         self._lost.reason = reason
         self._lost.add(actor, nbytes, clock)
+
+    def _lose_to_disk(self, reason: str, entry: Entry) -> None:
+        """Count a record that the disk has no room for, with a warning for the first one."""
+        if not self._told_of_disk:
+            self._told_of_disk = True
+            self._log.warning("the trace has stopped; what comes is dropped and counted", reason=reason)
+        self._lose(reason, *_cost(entry))
 
     def _is_short(self) -> bool:
         try:
@@ -325,7 +333,7 @@ class TraceWriter:
                 self._forget()  # later records must repeat the types and arrays that were dropped
                 self._records -= len(batch.records)
                 for _, entry, _ in batch.records:
-                    self._lose(f"{error.strerror or error}", *_cost(entry))
+                    self._lose_to_disk(f"{error.strerror or error}", entry)
         return _Batch()
 
     def _forget(self) -> None:

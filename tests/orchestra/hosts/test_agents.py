@@ -118,6 +118,45 @@ def test_an_orphan_gives_up_in_time_although_something_accepts_its_connections(
     run(main())
 
 
+def test_an_agent_joins_though_the_name_of_the_head_does_not_resolve_on_its_host(
+    run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether no server answers the question for the name, or one says that there is none."""
+    asked: list[str] = []
+
+    async def connect(self: Any, protocol: Any, host: str, *more: Any, **options: Any) -> Any:
+        if not host.endswith(".invalid"):
+            return await connected(self, protocol, host, *more, **options)
+        asked.append(host)
+        if host.startswith("silent"):
+            await asyncio.Event().wait()
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def main() -> None:
+        nonlocal connected
+        kind = type(asyncio.get_running_loop())
+        connected = kind.create_connection
+        monkeypatch.setattr(kind, "create_connection", connect)
+        token = JoinToken.new("a-run", (), tls=None)
+        scratch: Any = SimpleNamespace(socket_address=lambda name: f"unix://{sockets}/agent")
+        async with Node("learner", listen="tcp://127.0.0.1:0", secret=token.secret).running() as root:
+            port = root.listening.rpartition(":")[2]
+            names = [f"tcp://{name}.invalid:{port}" for name in ("silent", "unknown")]
+            agent = Agent(token.joining(",".join([*names, root.listening])), slot=1, join_timeout=60.0)
+            async with AsyncExitStack() as stack, asyncio.timeout(30.0):
+                node = await agent._join(stack, scratch)
+                assert node is not None
+                assert node.peers.joined_by == root.listening
+                await node.stop()
+                alone = Agent(token.joining(",".join(names)), slot=2, join_timeout=1.0)
+                with pytest.raises(Unreachable, match="the head of a-run cannot be found"):
+                    await alone._join(stack, scratch)
+
+    connected: Any = None
+    run(main())
+    assert set(asked) == {"silent.invalid", "unknown.invalid"}
+
+
 @pytest.mark.parametrize("dial_on", [False, True])
 def test_nobody_listening_is_the_end_of_a_head_unless_it_may_be_started_again(
     run: Run, sockets: Path, dial_on: bool
