@@ -62,7 +62,7 @@ with (run / "metrics.jsonl").open("w") as metrics:
         record = dict.fromkeys(["elapsed_s", "updates", "tests"], test)
         record |= {"env_steps": 100 * test, "test_env_steps": 100 * test}
         metrics.write(json.dumps({**record, "test_win_rate": None, "test_return": earned}) + "\\n")
-while rate < 0.01:
+while rate < 0.01 and seed == 1:  # until it is stopped
     time.sleep(0.01)
 (run / "summary.json").write_text(json.dumps({"state": "done"}))
 '''
