@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test quick test-engines test-pythons network-tools lint types format docs recordings dist setup clean
+.PHONY: run test quick test-engines test-pythons network-tools browser lint types format docs recordings dist setup clean
 
 run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
 
-test: lint types network-tools  ## lint, type-check, and every test, as many at a time as there are cores
+test: lint types network-tools browser  ## lint, type-check, and every test, as many at a time as there are cores
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/.installed  ## the tests that take milliseconds
@@ -29,6 +29,9 @@ test-pythons:  ## the tests that take milliseconds, on every Python from 3.11 to
 
 network-tools:  ## install, in a container of CI, the ssh server and the network tools of the tests on many hosts
 	@sh tests/support/install_network_tools.sh
+
+browser:  ## install, in a container of CI, the browser of the dashboard's test
+	@sh tests/support/install_browser.sh
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ ROOMS = (
     {"launch"},
     {"runs"},
     {"replay", "monitoring", "simulation"},
+    {"dashboard"},
     {"cli", "testing"},
 )
 """The rooms of orchestra, from the bottom. A module imports its own room and those below, not one beside it.

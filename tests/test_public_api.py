@@ -7,6 +7,7 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +47,7 @@ def signature(value: Any) -> str:
         return ""
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in whole.parameters.values()]
     text = str(whole.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    text = text.replace(repr(sys.executable), "'python'")
     return re.sub(r"<(?:class|function|object)? ?'?([\w.]+)[^>]*>", r"\1", text)
 
 

@@ -32,6 +32,7 @@ _USAGE = {
     "ps": "ps [RUN_DIR]",
     "top": "top [RUN_DIR]",
     "logs": "logs [RUN_DIR]",
+    "dashboard": "dashboard [RUN_DIR ...]",
     "scale": "scale N",
     "config": "config [RUN_DIR]",
     "prune": "prune --keep N",

@@ -112,9 +112,7 @@ def test_a_runs_directory_that_cannot_be_written_to_is_named(here: Path, capsys:
 
 def test_an_unknown_command_lists_the_known_ones(here: Path, capsys: Any) -> None:
     said = refusal(capsys, "train")
-    assert said.startswith(
-        "there is no command 'train'; the commands are run, ls, ps, top, logs, scale, config, prune, "
-    )
+    assert said.startswith("there is no command 'train'; the commands are run, ls, ps, top, logs, dashboard, scale, ")
     assert "evaluate" in said
 
 

@@ -34,7 +34,15 @@ def test_a_wheel_holds_the_three_packages_whole_and_nothing_else(installed: Path
     assert top == {"orchestra", "messages", "components"}
     for package in top:
         assert (installed / package / "py.typed").exists()
-        for kind in ("*.py", "*.pyi", "*.toml"):  # lazy_loader reads the stubs, the simulator its data
+        for kind in (
+            "*.py",
+            "*.pyi",
+            "*.toml",
+            "*.html",
+            "*.js",
+            "*.css",
+            "*.txt",
+        ):  # lazy_loader reads the stubs, the simulator its data
             tracked = {path.relative_to(ROOT) for path in (ROOT / package).rglob(kind)}
             if package == "orchestra":
                 tracked |= {Path("orchestra") / path.relative_to(ROOT) for path in (ROOT / "experiments").rglob(kind)}

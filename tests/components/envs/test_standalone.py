@@ -94,10 +94,10 @@ def test_the_example_of_the_one_changed_line_runs(folder):
 GOLDEN = {
     "3m": "a03f2c69bce003b9",
     "MMM2": "0d14fba007f39061",
-    "corridor": "1970a25515e2090d",
-    "1c3s5z": "07204f2a8a4f1153",
+    "corridor": "151439af45528444",
+    "1c3s5z": "6ba1e4e87809a761",
     "terran_10_vs_11": "5227f4278e34a3e3",
-    "zerg_10_vs_11": "f30f1b20d3ecde6f",
+    "zerg_10_vs_11": "b6fcd83d304b84b8",
 }
 
 

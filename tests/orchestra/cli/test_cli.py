@@ -25,6 +25,7 @@ _OWN = [
     "ps",
     "top",
     "logs",
+    "dashboard",
     "scale",
     "config",
     "prune",

@@ -1,0 +1,1 @@
+"""A web page about runs: curves, actors, hosts, logs and configurations, live."""

@@ -1,0 +1,164 @@
+"""The server of the dashboard: a page, and a stream of events for it. It only reads.
+
+Its page and its data are for the user alone who started it:
+
+- It listens on the loopback interface.
+- Data needs the token, which is in the address that `orchestra dashboard` prints.
+- `Host` must be a name of the loopback interface with our port, against other sites whose names lead there.
+  `Origin` must be ours if a browser sends one.
+- The page loads nothing from elsewhere, and may not be framed.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from orchestra.dashboard.figures import Figures
+from orchestra.dashboard.live import statuses
+from orchestra.dashboard.log_lines import LogLines
+from orchestra.dashboard.shown_runs import ShownRuns, details
+from orchestra.runs.run_directory import RunDirectory
+
+PAGE = Path(__file__).with_name("page")
+FILES = {
+    "/": "index.html",
+    "/app.js": "app.js",
+    "/charts.js": "charts.js",
+    "/actors.js": "actors.js",
+    "/style.css": "style.css",
+    "/uPlot.iife.min.js": "uPlot.iife.min.js",
+    "/uPlot.min.css": "uPlot.min.css",
+}
+"""The files of the page, by their addresses. There are no others."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+EVERY_S = 2.0
+"""Seconds between two looks at the files and actors of a run."""
+
+
+def application(runs: ShownRuns, *, token: str, port: int, every_s: float = EVERY_S) -> Starlette:
+    """Return the server as an ASGI application.
+
+    Args:
+        runs: the runs that it shows, and no others.
+        token: what requests for data must have as the parameter `token`.
+        port: the port at which it is reached, for the check of `Host`.
+        every_s: seconds between two looks at runs.
+    """
+
+    async def page(request: Request) -> Response:
+        return FileResponse(PAGE / FILES[request.url.path])
+
+    async def all_runs(request: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(runs.rows))
+
+    async def one_run(request: Request) -> Response:
+        run = runs.by_id().get(request.path_params["run"])
+        if run is None:
+            return PlainTextResponse("no such run\n", 404)
+        return JSONResponse(await asyncio.to_thread(details, run))
+
+    async def figures(request: Request) -> Response:
+        known = runs.by_id()
+        chosen = {name: known[name] for name in request.query_params.get("runs", "").split(",") if name in known}
+        return _stream(_figures(chosen, every_s))
+
+    async def live(request: Request) -> Response:
+        run = runs.by_id().get(request.path_params["run"])
+        if run is None:
+            return PlainTextResponse("no such run\n", 404)
+        return _stream(_live(run, every_s))
+
+    return Starlette(
+        routes=[
+            *(Route(address, page, methods=["GET"]) for address in FILES),
+            Route("/api/runs", all_runs, methods=["GET"]),
+            Route("/api/runs/{run}", one_run, methods=["GET"]),
+            Route("/api/runs/{run}/live", live, methods=["GET"]),
+            Route("/api/figures", figures, methods=["GET"]),
+        ],
+        middleware=[Middleware(_Guard, token=token, port=port)],
+    )
+
+
+class _Guard:
+    """Refuses requests of others, and adds the headers that keep other sites out."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                kept = [(name, value) for name, value in message["headers"] if name.decode().title() not in HEADERS]
+                own = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*kept, *own]
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        answer = self._app if refusal is None else refusal
+        await answer(scope, receive, guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if request.headers.get("host", "") not in self._hosts:
+            return PlainTextResponse("the name of the host is not allowed\n", 421)
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
+            return PlainTextResponse("the origin is not allowed\n", 403)
+        given = request.query_params.get("token", "").encode()
+        if request.url.path.startswith("/api/") and not secrets.compare_digest(given, self._token):
+            return PlainTextResponse("the token is missing or wrong: use the address that the command printed\n", 401)
+        return None
+
+
+def _stream(events: AsyncGenerator[tuple[str, Any]]) -> StreamingResponse:
+    async def lines() -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(events):
+            async for name, value in events:
+                yield f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n".encode()
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+async def _figures(chosen: dict[str, RunDirectory], every_s: float) -> AsyncGenerator[tuple[str, Any]]:
+    readers = {name: Figures(run) for name, run in chosen.items()}
+    while True:
+        for name, reader in readers.items():
+            if columns := await asyncio.to_thread(reader.new):
+                yield "figures", {"run": name, "columns": columns}
+        yield "looked", {}
+        await asyncio.sleep(every_s)
+
+
+async def _live(run: RunDirectory, every_s: float) -> AsyncGenerator[tuple[str, Any]]:
+    lines = LogLines(run)
+    async for status in statuses(run, every_s):
+        if new := await asyncio.to_thread(lines.new):
+            yield "log", new
+        yield "status", status
+    while True:  # it is over, and its log may get some last lines
+        await asyncio.sleep(every_s)
+        if new := await asyncio.to_thread(lines.new):
+            yield "log", new
