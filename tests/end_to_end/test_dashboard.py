@@ -1,10 +1,12 @@
 """The dashboard shows a run while it runs: over HTTP, and on its page in a browser."""
 
+import contextlib
+import itertools
 import json
 import shutil
 import signal
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -26,16 +28,28 @@ class Dashboard:
         parts = urllib.parse.urlsplit(self.address)
         self.place, self.token = parts.netloc, urllib.parse.parse_qs(parts.query)["token"][0]
 
-    def get(self, path: str, **params: str) -> Any:
+    @contextlib.contextmanager
+    def asked(self, path: str, **params: str) -> Iterator[Any]:
         connection = HTTPConnection(self.place, timeout=60)
         connection.request("GET", f"{path}?{urllib.parse.urlencode({'token': self.token, **params})}")
-        return connection.getresponse()
+        with contextlib.closing(connection), connection.getresponse() as answer:
+            yield answer
 
-    def events(self, path: str, **params: str) -> Iterator[tuple[str, Any]]:
-        answer = self.get(path, **params)
-        assert answer.headers["content-type"].startswith("text/event-stream")
+    def runs(self) -> list[dict[str, Any]]:
+        with self.asked("/api/runs") as answer:
+            found: list[dict[str, Any]] = json.load(answer)
+        return found
+
+    @contextlib.contextmanager
+    def events(self, path: str, **params: str) -> Iterator[Iterator[tuple[str, Any]]]:
+        with self.asked(path, **params) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            yield self._events(answer)
+
+    @staticmethod
+    def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
         name = ""
-        for line in answer:
+        for line in lines:
             key, _, value = line.decode().rstrip("\n").partition(": ")
             if key == "event":
                 name = value
@@ -47,29 +61,27 @@ def test_a_run_is_shown_from_its_beginning_to_its_end(launch: Any) -> None:
     run = launch("--steps", "1000000")
     run.until_playing()
     dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
-    (row,) = json.load(dashboard.get("/api/runs"))
+    (row,) = dashboard.runs()
     assert row["state"] == "running"
 
-    figures = dashboard.events("/api/figures", runs=row["id"])
-    first = next(value for name, value in figures if name == "figures")
-    later = next(value for name, value in figures if name == "figures")
+    with dashboard.events("/api/figures", runs=row["id"]) as figures:
+        first, later = itertools.islice((value for name, value in figures if name == "figures"), 2)
     assert max(first["columns"]["env_steps"]) < max(later["columns"]["env_steps"])
 
-    live = dashboard.events(f"/api/runs/{row['id']}/live")
-    statuses = (value for name, value in live if name == "status")
-    assert "nodes" in next(statuses)
-    second = next(statuses)
-    actors = {actor["address"]: actor for node in second["nodes"] for actor in node["actors"]}
+    with dashboard.events(f"/api/runs/{row['id']}/live") as live:
+        begun = list(itertools.islice(live, 3))
+        assert [name for name, _ in begun][:2] == ["log", "status"]
+        status = next(value for name, value in itertools.chain(begun[2:], live) if name == "status")
+        run.process.send_signal(signal.SIGTERM)
+        assert any("over" in value for name, value in live if name == "status")
+    actors = {actor["address"]: actor for node in status["nodes"] for actor in node["actors"]}
     assert actors["learner/trainer"]["kind"] == "Trainer"
-    flows = {(flow["from"], flow["type"], flow["to"]) for flow in second["flows"]}
+    flows = {(flow["from"], flow["type"], flow["to"]) for flow in status["flows"]}
     assert ("worker-0-0/worker", "InsertTransitionMsg", "host-0/proxy") in flows
-    assert any(flow["per_s"] for flow in second["flows"])
-    assert next(value for name, value in live if name == "log")
+    assert any(flow["per_s"] for flow in status["flows"])
 
-    run.process.send_signal(signal.SIGTERM)
     assert run.ends() == 75
-    assert "over" in next(status for status in statuses if "nodes" not in status)
-    (row,) = json.load(dashboard.get("/api/runs"))
+    (row,) = dashboard.runs()
     assert row["state"] == "stopped"
 
     dashboard.launched.process.send_signal(signal.SIGINT)
