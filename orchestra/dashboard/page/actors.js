@@ -54,7 +54,7 @@ export function drawActors(element, status) {
         make("text", { x: x + 14, y: top + 16 }, svg, clipped(actor.address.slice(actor.address.indexOf("/") + 1), 18));
         make("text", { x: x + COLUMN - 14, y: top + 16, "text-anchor": "end", class: "dim" }, svg, rate(actor.per_s));
         make("text", { x: x + 14, y: top + 32, class: actor.restarts ? "wrong dim" : "dim" }, svg,
-          clipped(`${actor.kind}${actor.does ? `: ${actor.does}` : ""}`, 28));
+          clipped(`${actor.kind}${actor.does ? `: ${actor.does}` : ""}`, actor.waiting || actor.restarts ? 18 : 28));
         make("text", { x: x + COLUMN - 14, y: top + 32, "text-anchor": "end", class: actor.waiting > 50 ? "wrong dim" : "dim" }, svg,
           actor.restarts ? `${actor.restarts} restarts` : actor.waiting ? `${actor.waiting} waiting` : "");
         make("title", {}, box, `${actor.address}: ${actor.state}, ${actor.waiting} waiting`);
@@ -65,7 +65,7 @@ export function drawActors(element, status) {
   });
   const sums = new Map();
   for (const flow of status.flows) {
-    if (!places.has(flow.from) || !places.has(flow.to)) continue;
+    if (flow.from === flow.to || !places.has(flow.from) || !places.has(flow.to)) continue;
     const key = `${flow.from} ${flow.to}`, sum = sums.get(key) ?? { ...flow, rate: 0, types: [] };
     sum.rate += flow.per_s ?? 0;
     sum.types.push(`${flow.type} ${flow.count.toLocaleString("en")}${flow.per_s === null ? "" : `, ${rate(flow.per_s)}`}`);

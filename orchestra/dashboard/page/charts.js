@@ -108,7 +108,7 @@ export class Chart {
       scales: { x: { time: false }, y: share(this.name) ? { range: [0, 1.02] } : {} },
       axes: [
         { stroke: dim, grid, ticks, values: (_, v) => v.map(number), font: "11px system-ui" },
-        { stroke: dim, grid, ticks, size: 52, values: (_, v) => v.map(y => shown(this.name, y)), font: "11px system-ui" },
+        { stroke: dim, grid, ticks, size: 60, values: (_, v) => v.map(y => shown(this.name, y)), font: "11px system-ui" },
       ],
       hooks: { setCursor: [plot => {
         const i = plot.cursor.idx;
