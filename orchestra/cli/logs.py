@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestra import log
 from orchestra.cli.ps import add_run_to
 from orchestra.errors import UsageError
+from orchestra.runs.appended_lines import AppendedLines
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_directory import RunDirectory
 
@@ -42,7 +43,7 @@ def command(arguments: list[str]) -> int:
 
 
 class _Merged:
-    """The files of a run's logs, and how far each was read.
+    """The files of a run's logs.
 
     Raises:
         UsageError: the run has no such host.
@@ -51,7 +52,7 @@ class _Merged:
     def __init__(self, run: RunDirectory, host: str | None) -> None:
         self._run = run
         self._slot = None if host is None else _slot_of(run, host)
-        self._read: dict[Path, int] = {}
+        self._read: dict[Path, AppendedLines] = {}
 
     def show(self) -> None:
         """Print the lines that were added, in order."""
@@ -70,14 +71,8 @@ class _Merged:
         return nodes + [path for path in hosts if path.name.startswith(f"{self._slot}-")]
 
     def _added(self, path: Path) -> Iterator[Entry]:
-        """Yield the whole lines that a file has got since the last look."""
-        begin = self._read.get(path, 0)
-        with path.open("rb") as file:
-            file.seek(begin)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read[path] = begin + len(whole)
-        for line in whole.decode(errors="replace").split("\n")[:-1]:
+        """Yield the entries that a file has got since the last look."""
+        for line in self._read.setdefault(path, AppendedLines(path)).new():
             if (entry := _logged(line) if path.suffix == ".jsonl" else _printed(line)) is not None:
                 yield entry
 

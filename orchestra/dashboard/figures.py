@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestra.dashboard.appended import AppendedLines
+from orchestra.runs.appended_lines import AppendedLines
 from orchestra.runs.run_directory import RunDirectory
 
 POINTS = 2_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import log
-from orchestra.dashboard.appended import AppendedLines
+from orchestra.runs.appended_lines import AppendedLines
 from orchestra.runs.run_directory import RunDirectory
 
 MOST = 1 << 17

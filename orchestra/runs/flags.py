@@ -269,7 +269,7 @@ class Flags:
                     add(flag.option, action="store_const", const=True)
                 else:
                     it = add(flag.option, action="append" if flag.base is tuple else "store", nargs="?", const=_MISSING)
-                    setattr(it, "completer", lambda values=flag.choices, **_: map(str, values))  # noqa: B010
+                    setattr(it, "completer", lambda values=flag.choices, **_: map(str, values))  # noqa: B010, of mypy
                 if flag.negation is not None:
                     add(flag.negation, action="store_const", const=False if flag.base is bool else None)
             except argparse.ArgumentError as error:

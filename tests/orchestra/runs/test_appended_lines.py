@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.dashboard.appended import AppendedLines
+from orchestra.runs.appended_lines import AppendedLines
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=8)
 
