@@ -21,7 +21,7 @@ class FlightRing:
     """Keeps the newest records, and the births and newest snapshots of the actors whose older records it dropped.
 
     It holds `limit` bytes of records, of which one may be larger alone, and beside these for each actor a birth and a
-    snapshot of at most `limit`.
+    snapshot of at most four times `limit`.
 
     Args:
         writer: returns the writer of the K-th flight record, from K and the reason.

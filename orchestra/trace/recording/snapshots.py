@@ -13,6 +13,8 @@ from orchestra.trace.recording.recorder import SNAPSHOTS_PER_RING, NodeRecorder
 
 COST = 0.01
 """Largest fraction of an actor's time that its snapshots take."""
+LARGEST = 4
+"""Times the ring that a snapshot may take."""
 AGAIN = 16
 """An actor that returns no state is asked again after one part in so many of the bytes between two snapshots."""
 
@@ -23,7 +25,7 @@ class SnapshotSchedule:
     A snapshot is taken between two messages, each time the node has recorded a third of its ring, but not before a
     hundred times the duration of the last snapshot has passed. So the ring still holds all messages since the newest
     snapshot, unless a snapshot takes so long that this would cost more than a hundredth of the actor's time. A state
-    larger than the ring is not kept.
+    larger than four rings is not kept.
     """
 
     def __init__(self, recorder: NodeRecorder, settings: ActorSettings, state: StateSource) -> None:
@@ -59,7 +61,7 @@ class SnapshotSchedule:
             self._give_up("snapshot() raised, or its result cannot be encoded", error)
             return
         nbytes = nbytes_of(state)
-        if nbytes > (most := self._every * SNAPSHOTS_PER_RING):
+        if nbytes > (most := self._every * SNAPSHOTS_PER_RING * LARGEST):
             self._give_up(f"its snapshot takes {nbytes:,} bytes; at most {most:,.0f} are kept")
             return
         clock = recorder.tick()
