@@ -33,9 +33,7 @@ def command(arguments: list[str]) -> int:
     if not named and not options.runs_dir.is_dir():
         raise UsageError(f"there is no folder {str(options.runs_dir)!r}; name a run's directory, or --runs-dir")
     try:
-        import uvicorn
-
-        from orchestra.dashboard.server import application
+        from orchestra.dashboard.server import serve
         from orchestra.dashboard.shown_runs import ShownRuns
     except ModuleNotFoundError as error:
         raise UsageError(f"the dashboard needs {error.name}: pip install 'orchestra-rl[dashboard]'") from error
@@ -49,12 +47,9 @@ def command(arguments: list[str]) -> int:
         port = listening.getsockname()[1]
         token = secrets.token_urlsafe(16)
         address = f"http://127.0.0.1:{port}/?token={token}"
-        app = application(ShownRuns(options.runs_dir, named), token=token, port=port)
-        # Streams stay open as long as a page is: they must not hold up the end.
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
         print(f"dashboard: {address}   (Ctrl-C ends it)", flush=True)
         if not options.no_browser and sys.stdout.isatty():
             webbrowser.open(address)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+            serve(ShownRuns(options.runs_dir, named), token=token, listening=listening)
     return 0

@@ -13,10 +13,12 @@ import asyncio
 import contextlib
 import json
 import secrets
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -52,15 +54,45 @@ EVERY_S = 2.0
 """Seconds between two looks at the files and actors of a run."""
 
 
-def application(runs: ShownRuns, *, token: str, port: int, every_s: float = EVERY_S) -> Starlette:
+def serve(runs: ShownRuns, *, token: str, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM, which is raised again once all streams have ended.
+
+    Args:
+        runs: the runs that it shows, and no others.
+        token: what requests for data must have as the parameter `token`.
+        listening: a socket that listens on the loopback interface.
+    """
+    ending = asyncio.Event()
+    app = application(runs, token=token, port=listening.getsockname()[1], ending=ending)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    _Server(config, ending).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of open pages before it waits for connections to close: a stream has no end of its own."""
+
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending.set()
+        await super().shutdown(sockets)
+
+
+def application(
+    runs: ShownRuns, *, token: str, port: int, ending: asyncio.Event | None = None, every_s: float = EVERY_S
+) -> Starlette:
     """Return the server as an ASGI application.
 
     Args:
         runs: the runs that it shows, and no others.
         token: what requests for data must have as the parameter `token`.
         port: the port at which it is reached, for the check of `Host`.
+        ending: ends all streams once it is set.
         every_s: seconds between two looks at runs.
     """
+    ends = asyncio.Event() if ending is None else ending
 
     async def page(request: Request) -> Response:
         return FileResponse(PAGE / FILES[request.url.path])
@@ -77,13 +109,13 @@ def application(runs: ShownRuns, *, token: str, port: int, every_s: float = EVER
     async def figures(request: Request) -> Response:
         known = runs.by_id()
         chosen = {name: known[name] for name in request.query_params.get("runs", "").split(",") if name in known}
-        return _stream(_figures(chosen, every_s))
+        return _stream(_figures(chosen, every_s), ends)
 
     async def live(request: Request) -> Response:
         run = runs.by_id().get(request.path_params["run"])
         if run is None:
             return PlainTextResponse("no such run\n", 404)
-        return _stream(_live(run, every_s))
+        return _stream(_live(run, every_s), ends)
 
     return Starlette(
         routes=[
@@ -133,13 +165,36 @@ class _Guard:
         return None
 
 
-def _stream(events: AsyncGenerator[tuple[str, Any]]) -> StreamingResponse:
+def _stream(events: AsyncGenerator[tuple[str, Any]], ending: asyncio.Event) -> StreamingResponse:
     async def lines() -> AsyncIterator[bytes]:
-        async with contextlib.aclosing(events):
-            async for name, value in events:
+        async with contextlib.aclosing(_until(ending, events)) as shown:
+            async for name, value in shown:
                 yield f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n".encode()
 
     return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+async def _until(ending: asyncio.Event, events: AsyncGenerator[tuple[str, Any]]) -> AsyncGenerator[tuple[str, Any]]:
+    """Yield events until there are no more, or until `ending` is set, also while the next one is waited for."""
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def following() -> tuple[str, Any] | None:
+        return await anext(events, None)
+
+    try:
+        tasks.add(ended := asyncio.create_task(ending.wait()))
+        while not ended.done():
+            tasks.add(task := asyncio.create_task(following()))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() or (event := task.result()) is None:
+                return
+            tasks.remove(task)
+            yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await events.aclose()
 
 
 async def _figures(chosen: dict[str, RunDirectory], every_s: float) -> AsyncGenerator[tuple[str, Any]]:

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.slow
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="NOT TESTED HERE: there is no chromium")
+
+
 class Dashboard:
     """A dashboard that has been started, and its address."""
 
@@ -84,23 +87,34 @@ def test_a_run_is_shown_from_its_beginning_to_its_end(launch: Any) -> None:
     (row,) = dashboard.runs()
     assert row["state"] == "stopped"
 
-    dashboard.launched.process.send_signal(signal.SIGINT)
-    assert dashboard.launched.ends() == 0, dashboard.launched.story("failed")
+    with (
+        dashboard.events("/api/figures", runs=row["id"]) as figures,
+        dashboard.events(f"/api/runs/{row['id']}/live") as live,
+    ):
+        next(figures), next(live)
+        dashboard.launched.process.send_signal(signal.SIGINT)
+        assert dashboard.launched.ends() == 0, dashboard.launched.story("failed")
+    assert dashboard.launched.err == ""
 
 
-@pytest.mark.skipif(BROWSER is None, reason="NOT TESTED HERE: there is no chromium")
+def two_runs(folder: Path) -> None:
+    """Write the files of two runs that are over."""
+    for name, state in (("good", "done"), ("bad", "failed")):
+        run = folder / "runs" / "maze" / name
+        (run / "logs").mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"flags": {"size": 3, "word": f"{name} word"}, "seed": 1}))
+        lines = [{"env_steps": 10 * n, "elapsed_s": n, "goal_steps": 100, "test_return": n} for n in range(11)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run / "summary.json").write_text(json.dumps({"state": state, "reason": "ValueError: no way out"}))
+        line = {"timestamp": "2026-01-01T10:00:00+00:00", "level": "error", "node": "a", "event": "it hit a wall"}
+        (run / "logs" / "a.jsonl").write_text(json.dumps(line) + "\n")
+
+
+@needs_browser
 def test_the_page_works_in_a_browser(launch: Any, tmp_path: Path) -> None:
     from playwright.sync_api import sync_playwright
 
-    for name, state in (("good", "done"), ("bad", "failed")):
-        folder = launch.folder / "runs" / "maze" / name
-        (folder / "logs").mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps({"flags": {"size": 3}, "seed": 1}))
-        lines = [{"env_steps": 10 * n, "elapsed_s": n, "goal_steps": 100, "test_return": n} for n in range(11)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (folder / "summary.json").write_text(json.dumps({"state": state, "reason": "ValueError: no way out"}))
-        line = {"timestamp": "2026-01-01T10:00:00+00:00", "level": "error", "node": "a", "event": "it hit a wall"}
-        (folder / "logs" / "a.jsonl").write_text(json.dumps(line) + "\n")
+    two_runs(launch.folder)
     dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
     wrong: list[str] = []
     asked: set[str] = set()
@@ -128,3 +142,79 @@ def test_the_page_works_in_a_browser(launch: Any, tmp_path: Path) -> None:
         browser.close()
     assert wrong == []
     assert asked == {dashboard.place}
+
+
+@needs_browser
+def test_the_page_keeps_what_belongs_to_the_run_that_was_clicked_last(launch: Any) -> None:
+    """An answer about another run that comes late is not shown; curves and log outlast the server."""
+    from playwright.sync_api import Route, sync_playwright
+
+    two_runs(launch.folder)
+    dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
+    bad = next(row["id"] for row in dashboard.runs() if row["name"] == "bad")
+    held: list[Route] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(dashboard.address)
+        page.get_by_text("2 runs, 0 running").wait_for()
+        page.route(lambda address: f"/api/runs/{bad}?" in address, lambda route: held.append(route))
+        with page.expect_request(lambda request: f"/api/runs/{bad}?" in request.url):
+            page.locator("#runs li", has_text="bad").click()
+        page.locator("#runs li", has_text="good").click()
+        page.get_by_role("tab", name="Configuration").click()
+        page.locator("#configuration").get_by_text("good word").wait_for()
+        with page.expect_response(lambda answer: f"/api/runs/{bad}?" in answer.url):
+            held[0].continue_()
+        page.evaluate("() => new Promise(done => setTimeout(done))")  # what the answer sets off has happened
+        assert page.locator("#configuration").get_by_text("bad word").count() == 0
+
+        page.get_by_role("tab", name="Log").click()
+        page.get_by_text("it hit a wall").wait_for()
+        page.locator(".chart canvas").first.wait_for()
+        with page.expect_event("requestfailed"):
+            dashboard.launched.process.send_signal(signal.SIGINT)
+            assert dashboard.launched.ends() == 0, dashboard.launched.story("failed")
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # asks for the streams anew
+        page.locator("#note", has_text="not connected").wait_for()
+        page.locator("#theme").click()  # draws anew
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert page.locator(".chart:visible canvas").count() > 0
+        assert page.locator("#log pre").count() == 1
+        browser.close()
+    assert dashboard.launched.err == ""
+
+
+@needs_browser
+def test_a_page_that_cannot_be_seen_has_no_streams(launch: Any) -> None:
+    from playwright.sync_api import sync_playwright
+
+    two_runs(launch.folder)
+    dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
+    noted = """
+        window.streams = [];
+        window.EventSource = class extends EventSource {
+            constructor(address) { super(address); streams.push(this); }
+        };
+    """
+    hide = """value => {
+        Object.defineProperty(document, "hidden", { value, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    open_streams = "streams.filter(stream => stream.readyState !== EventSource.CLOSED).length"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.add_init_script(noted)
+        page.goto(dashboard.address)
+        page.locator(".chart canvas").first.wait_for()
+        assert page.evaluate(open_streams) == 2
+        page.evaluate(hide, True)
+        assert page.evaluate(open_streams) == 0
+        page.locator("#runs li", has_text="bad").click()
+        assert page.evaluate(open_streams) == 0
+        page.evaluate(hide, False)
+        assert page.evaluate(open_streams) == 2
+        page.get_by_role("tab", name="Log").click()
+        page.get_by_text("it hit a wall").wait_for()
+        browser.close()

@@ -91,16 +91,23 @@ function choose(ids) {
   }
   list();
   draw();
+  followFigures();
+}
+
+// Streams are open while the page can be seen: a hidden page costs nothing, and a browser allows six connections to
+// one server, which is three pages with two streams each.
+function followFigures() {
   figures?.close();
-  if (!ids.length) return;
+  const ids = state.chosen;
+  if (!ids.length || document.hidden) return;
   figures = new EventSource(link("/api/figures", { runs: ids.join(",") }));
   figures.addEventListener("figures", event => {
     const { run: id, columns } = JSON.parse(event.data), run = state.runs.get(id);
     if (run) append(run.columns, columns);
   });
   figures.addEventListener("looked", draw);
-  // A stream that was broken begins anew, and so must the curves.
-  figures.onerror = () => { for (const id of ids) { const run = state.runs.get(id); if (run) run.columns = {}; } };
+  // A stream that was broken begins anew, and so must the curves; until then the old ones stay.
+  figures.onopen = () => { for (const id of ids) { const run = state.runs.get(id); if (run) run.columns = {}; } };
 }
 
 function append(columns, more) {
@@ -154,7 +161,6 @@ function others(names) {
 async function focus(id) {
   state.focus = id;
   list();
-  live?.close();
   for (const name of ["actors", "hosts", "log", "configuration"]) $(name).replaceChildren();
   const run = state.runs.get(id);
   $("run").hidden = false;
@@ -163,11 +169,20 @@ async function focus(id) {
   path.textContent = run.path;
   $("title").append(path);
   problem(run);
-  live = new EventSource(link(`/api/runs/${id}/live`));
+  followRun();
+  try {
+    const told = await get(`/api/runs/${id}`);
+    if (state.focus === id) configuration(told);
+  } catch (error) { note(error.message); }
+}
+
+function followRun() {
+  live?.close();
+  if (!state.focus || document.hidden) return;
+  live = new EventSource(link(`/api/runs/${state.focus}/live`));
   live.addEventListener("status", event => status(JSON.parse(event.data)));
   live.addEventListener("log", event => logged(JSON.parse(event.data)));
-  live.onerror = () => $("log").replaceChildren();
-  try { configuration(await get(`/api/runs/${id}`)); } catch (error) { note(error.message); }
+  live.onopen = () => $("log").replaceChildren();
 }
 
 function problem(run) {
@@ -263,5 +278,6 @@ $("theme").addEventListener("click", () => {
   draw();
 });
 addEventListener("resize", draw);
+document.addEventListener("visibilitychange", () => { followFigures(); followRun(); if (!document.hidden) refresh(); });
 refresh();
-setInterval(refresh, 5000);
+setInterval(() => { if (!document.hidden) refresh(); }, 5000);
