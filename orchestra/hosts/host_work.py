@@ -37,6 +37,7 @@ from orchestra.hosts.transfer import FILES, Files, SendFilesMsg, found
 from orchestra.hosts.use import LEAST_S, ProcessorUse
 from orchestra.nodes.dialling import TUNNEL
 from orchestra.nodes.node import Node
+from orchestra.trace.format.records import TABLE
 
 RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
 SENT = ".sent"
@@ -214,7 +215,7 @@ class HostWork:
     def _traces(self, pattern: str) -> list[str]:
         """Return the files of traces that have not been sent."""
         files = found(self._folder, [f"{TRACES}/{pattern}"])
-        return [f"{TRACES}/{path.name}" for path in files if path.suffix != SENT]
+        return [f"{TRACES}/{path.name}" for path in files if path.suffix not in (SENT, TABLE)]
 
     async def _send_traces(self, patterns: Sequence[str]) -> None:
         files: Ref[SendFilesMsg] = self._node.ref(f"{self._node.name}/{FILES}")

@@ -8,7 +8,8 @@ from typing import Any
 
 from orchestra.errors import UsageError
 from orchestra.replay.replay import Replay
-from orchestra.trace.format.layout import ARRAY_KINDS, PREFIX, Decoder, blob_prefix, preamble
+from orchestra.trace.format.array_records import ARRAY_KINDS, array_record
+from orchestra.trace.format.layout import PREFIX, Decoder, preamble
 from orchestra.trace.format.records import Incarnation, Kind
 from orchestra.trace.reading.reader import RecordLocation, TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
@@ -114,7 +115,7 @@ def _pieces(
             for digest in dict.fromkeys(digests):
                 if digest in passed and digest not in kept and (array := file.blob(digest)) is not None:
                     kept.add(digest)
-                    yield blob_prefix(digest, array.nbytes) + array.tobytes()
+                    yield from map(bytes, array_record(digest, array.data))
             yield file.bytes_at(place.offset, place.end)
 
 

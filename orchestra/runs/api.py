@@ -243,7 +243,7 @@ def failing_in_one_line(what: str, log_file: Path, run: RunDirectory) -> Iterato
         errors.sort(key=lambda one: not isinstance(one.__cause__, CannotWrite))  # a full disk fails others, too
         text = failure_text(errors[0])
         details = errors[0].details if isinstance(errors[0], ActorsLost) else ()
-        said = "\n".join([f"{what} failed: {text}; traceback in {log_file}", *details])
+        said = "\n".join([f"{what} failed: {text.removesuffix('.')}; traceback in {log_file}", *details])
         raise RunFailed(said, RunResult("failed", text, run)) from error
 
 

@@ -15,14 +15,17 @@ class AppendedLines:
         self._path = path
         self._most = most
         self._read = 0
+        self.replaced = False
+        """Whether the last look found a shorter file than the one before, and began at its first line."""
 
     def new(self) -> list[str]:
         """Return the lines that are complete and were not returned before."""
+        self.replaced = False
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, 2)
-                if size < self._read:  # the file was replaced by a shorter one
-                    self._read = 0
+                if size < self._read:
+                    self._read, self.replaced = 0, True
                 cut = self._most is not None and size - self._read > self._most
                 file.seek(size - self._most if cut and self._most is not None else self._read)
                 data = file.read()

@@ -4,6 +4,7 @@ A batch of episodes repeats episodes of earlier batches, and padding. Each row o
 axis, is cut into tiles. A tile that the file holds is referenced instead of written.
 """
 
+from itertools import islice
 from typing import NamedTuple
 
 import xxhash
@@ -12,18 +13,28 @@ from orchestra.actors.axes import AnyArray
 
 TILE = 8 << 10
 """Bytes of a tile; the last one of a row is shorter. Smaller tiles repeat more often, but each costs a microsecond."""
+MOST_TILES = 1 << 18
+"""Tiles that are remembered, in about 40 MB of memory. Beyond, the older half is forgotten, and written again."""
+_SHIFT = 32
+"""An address of a tile is the number of its part, or of the record that holds it, and here begins its offset there."""
+_MASK = (1 << _SHIFT) - 1
 
 
 class Extent(NamedTuple):
-    """Consecutive bytes of the file that hold part of an array."""
+    """Consecutive bytes of an array record that hold part of another array."""
 
-    offset: int
-    """First byte in the file."""
+    record: int
+    """Offset of the array record in the file."""
+    begin: int
+    """First byte in the array of that record."""
     length: int
 
 
 class DedupPlan(NamedTuple):
-    """How an array is stored: references to extents, and the bytes to write."""
+    """How an array is stored: references to extents, and the parts to write as records of their own.
+
+    Until `DedupIndex.settle`, the record of an extent in a new part is the number of this part, -1 for the first.
+    """
 
     extents: list[Extent]
     """The whole array, in order."""
@@ -32,52 +43,71 @@ class DedupPlan(NamedTuple):
 
 
 class DedupIndex:
-    """Offsets of the tiles in one trace file, by digest; at most 30 MB of memory for a file of 1 GiB."""
+    """Places of the tiles in one trace file, by digest."""
 
     def __init__(self) -> None:
-        self._offsets: dict[bytes, int] = {}
+        self._addresses: dict[bytes, int] = {}
+        self._fresh: list[bytes] = []
 
-    def plan(self, array: AnyArray, begin: int) -> DedupPlan | None:
-        """Return how to store `array` and index its new tiles; None where its rows are shorter than a tile.
+    def plan(self, array: AnyArray) -> DedupPlan | None:
+        """Return how to store `array`; None where its rows are shorter than a tile.
+
+        The caller writes the new parts and calls `settle` before the next plan.
 
         Args:
-            array: C-contiguous.
-            begin: offset in the file at which the new parts will be written, back to back.
+            array: C-contiguous, of less than 4 GiB.
         """
         if array.ndim < 2 or not len(array) or array.nbytes // len(array) < TILE:
             return None
+        if len(self._addresses) > MOST_TILES:
+            for tile in list(islice(self._addresses, MOST_TILES // 2)):
+                del self._addresses[tile]
         data = array.reshape(-1).view("u1").data
         row = len(data) // len(array)
-        offsets, digest = self._offsets, xxhash.xxh3_128_digest
+        addresses, fresh, digest = self._addresses, self._fresh, xxhash.xxh3_128_digest
         extents: list[Extent] = []
         new: list[memoryview] = []
-        # The current extent holds the array from byte `since` on; in the file it begins at `stored` and ends at
-        # `reached`. The current new part begins at byte `fresh` of the array, -1 for none.
+        # The current extent holds the array from byte `since` on; it begins at the address `stored` and ends at
+        # `reached`. The current new part begins at byte `part` of the array, -1 for none.
         since = stored = reached = 0
-        fresh = -1
+        part = -1
         for start in range(0, len(data), row):
             end = start + row
             for at in range(start, end, TILE):
                 to = min(at + TILE, end)
                 tile = digest(data[at:to])
-                offset = offsets.get(tile)
-                if offset is None:
-                    offset = offsets[tile] = begin
-                    begin += to - at
-                    fresh = at if fresh < 0 else fresh
-                elif fresh >= 0:
-                    new.append(data[fresh:at])
-                    fresh = -1
-                if offset != reached:
+                address = addresses.get(tile)
+                if address is None:
+                    part = at if part < 0 else part
+                    address = addresses[tile] = (-1 - len(new) << _SHIFT) + at - part
+                    fresh.append(tile)
+                elif part >= 0:
+                    new.append(data[part:at])
+                    part = -1
+                if address != reached:
                     if at:
-                        extents.append(Extent(stored, at - since))
-                    since, stored, reached = at, offset, offset
+                        extents.append(Extent(stored >> _SHIFT, stored & _MASK, at - since))
+                    since, stored, reached = at, address, address
                 reached += to - at
-        extents.append(Extent(stored, len(data) - since))
-        if fresh >= 0:
-            new.append(data[fresh:])
+        extents.append(Extent(stored >> _SHIFT, stored & _MASK, len(data) - since))
+        if part >= 0:
+            new.append(data[part:])
         return DedupPlan(extents, new)
+
+    def settle(self, plan: DedupPlan, records: list[int]) -> list[Extent]:
+        """Note where the new parts of a plan are written, and return its extents.
+
+        Args:
+            plan: the last plan.
+            records: the offset of the record of each new part.
+        """
+        for tile in self._fresh:
+            address = self._addresses[tile]
+            self._addresses[tile] = (records[-1 - (address >> _SHIFT)] << _SHIFT) + (address & _MASK)
+        self._fresh.clear()
+        return [each if each.record >= 0 else each._replace(record=records[-1 - each.record]) for each in plan.extents]
 
     def clear(self) -> None:
         """Forget all tiles: a write failed, or the next file begins."""
-        self._offsets.clear()
+        self._addresses.clear()
+        self._fresh.clear()

@@ -77,7 +77,7 @@ class IndexTables:
             self._pack()
 
     def add_blob(self, offset: int, digest: bytes) -> None:
-        """Add a BLOB or DEDUP record by its offset."""
+        """Add an array record by its offset."""
         self._rows["blobs"].append((*halves(digest), offset))
 
     def table(self, name: str) -> NDArray[Any]:

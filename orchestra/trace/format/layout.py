@@ -1,8 +1,8 @@
 """The bytes of records, without I/O. `docs/traces.md` describes every byte.
 
 A file is a preamble of 16 bytes and a sequence of records, each a prefix of 20 bytes and a body. A body is a msgpack
-header, encoded by the codec, and a table of its arrays. The bytes of an array are in that table (small arrays), in a
-BLOB or DEDUP record of the same file with the same digest, or not in the file.
+header, encoded by the codec, and a table of its arrays. The bytes of an array are in that table (small arrays), in the
+place that an array record of the same file with the same digest tells (`array_records`), or not in the trace.
 """
 
 import math
@@ -20,13 +20,14 @@ from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import ARRAY, DTYPES, REF
 from orchestra.actors.ref import Ref
 from orchestra.errors import TraceError
-from orchestra.trace.format.dedup import DedupPlan, Extent
 from orchestra.trace.format.effects import EFFECTS, Effect, MessageId, MessageType
 from orchestra.trace.format.records import INPUTS, PHASES, RECORDS, Digest, Experiment, Failure, Header, Kind, Record
 
 MAGIC = b"ORTRACE\n"
-VERSION = 4
-"""Version of the trace format; files of every other version are refused."""
+VERSION = 5
+"""Version of the trace format."""
+READABLE = (4, 5)
+"""Versions that are read; files of every other version are refused."""
 PREAMBLE = struct.Struct("<8sHHI")
 """Magic, version, zero, CRC-32 of the twelve bytes before."""
 SYNC = b"\xf1OR\x1e"
@@ -37,13 +38,9 @@ INLINE_BELOW = 2048
 """Arrays of fewer bytes are stored in their record."""
 INLINE, BY_DIGEST = 0, 1
 MAX_BODY = (1 << 32) - 1
-ARRAY_KINDS = frozenset({Kind.BLOB, Kind.DEDUP})
-"""The records that hold the bytes of an array."""
 
 T = TypeVar("T", bound=Record | Effect)
 _LENGTH = struct.Struct("<I")
-_EXTENT = struct.Struct("<QI")
-"""An extent of a DEDUP record: offset in the file, length."""
 
 
 class Entry(NamedTuple):
@@ -100,42 +97,6 @@ def body_of(entry: Entry, digests: Sequence[bytes | None]) -> bytes:
 def framed(kind: Kind, body: bytes) -> bytes:
     """Return a record: prefix and body."""
     return prefix(kind, len(body), zlib.crc32(body)) + body
-
-
-def blob_prefix(digest: bytes, nbytes: int) -> bytes:
-    """Return the bytes before an array in a BLOB record. The CRC covers the digest, which covers the array."""
-    return prefix(Kind.BLOB, DIGEST_BYTES + nbytes, zlib.crc32(digest)) + digest
-
-
-def dedup_frame(digest: bytes, plan: DedupPlan) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the new parts in a DEDUP record. The CRC covers these, the digest the array."""
-    table = b"".join([*(_EXTENT.pack(*extent) for extent in plan.extents), _LENGTH.pack(len(plan.extents))])
-    length = DIGEST_BYTES + sum(map(len, plan.new)) + len(table)
-    return prefix(Kind.DEDUP, length, zlib.crc32(table, zlib.crc32(digest))) + digest, table
-
-
-def is_sound_array(kind: Kind, body: memoryview, crc: int) -> bool:
-    """Return whether the CRC of a BLOB or DEDUP record is right. It covers all but the array's bytes."""
-    checked = zlib.crc32(body[:DIGEST_BYTES])
-    if kind is Kind.DEDUP:
-        begin = _table_begin(body)
-        if begin is None:
-            return False
-        checked = zlib.crc32(body[begin:], checked)
-    return checked == crc
-
-
-def extents_of(body: memoryview) -> list[Extent]:
-    """Return the extents of the array in a sound DEDUP record, in order."""
-    return list(map(Extent._make, _EXTENT.iter_unpack(body[_table_begin(body) : -_LENGTH.size])))
-
-
-def _table_begin(body: memoryview) -> int | None:
-    """Return where the extents of a DEDUP record begin, or None where the body is too short for their number."""
-    if len(body) < DIGEST_BYTES + _LENGTH.size:
-        return None
-    begin = len(body) - _LENGTH.size - _EXTENT.size * _LENGTH.unpack_from(body, len(body) - _LENGTH.size)[0]
-    return begin if begin >= DIGEST_BYTES else None
 
 
 def type_body(number: int, kind: MessageType) -> bytes:

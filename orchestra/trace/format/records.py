@@ -34,6 +34,10 @@ Phase = Literal["start", "message", "stop"]
 PHASES: tuple[Phase, ...] = ("start", "message", "stop")
 
 
+TABLE = ".table"
+"""Suffix of the file that tells the processes of a host which arrays are written (`shared_arrays`); it is no trace."""
+
+
 class Kind(IntEnum):
     """The kind of a record, as its prefix states it."""
 
@@ -50,6 +54,9 @@ class Kind(IntEnum):
     CLOSE = 11
     SNAPSHOT = 12
     DEDUP = 13
+    PACKED = 14
+    COMPOSED = 15
+    REFERENCE = 16
 
 
 INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.SNAPSHOT})

@@ -4,29 +4,27 @@ import io
 import os
 import shutil
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Self
 
 import msgpack
+import xxhash
 
 from orchestra import log
 from orchestra.actors.axes import AnyArray
 from orchestra.clock import Clock
+from orchestra.trace.format.array_records import ArrayPlace, array_record, composed_record, reference_record
 from orchestra.trace.format.dedup import DedupIndex
 from orchestra.trace.format.encoding import PendingRecord, RecordEncoder, separated
 from orchestra.trace.format.index_tables import MARK, IndexTables
 from orchestra.trace.format.layout import (
-    DIGEST_BYTES,
     INLINE_BELOW,
     MAX_BODY,
-    PREFIX,
     Entry,
-    blob_prefix,
     body_of,
-    dedup_frame,
     digest_of,
     framed,
     header_body,
@@ -34,6 +32,7 @@ from orchestra.trace.format.layout import (
     type_body,
 )
 from orchestra.trace.format.records import INPUTS, Digest, Header, Kind
+from orchestra.trace.format.shared_arrays import SHARE_FROM, SharedArrays
 
 SEGMENT_BYTES = 1 << 30
 SEGMENT_RECORDS = 1 << 20
@@ -133,6 +132,7 @@ class TraceWriter:
         encoder: encodes pending records; holds the message types by number.
         clock: gives the time at which a file is opened.
         values: whether input arrays are written, beside their digests.
+        shared: the arrays that processes of this host have written into the folder; None if each file stands alone.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class TraceWriter:
         *,
         clock: Clock,
         values: bool,
+        shared: SharedArrays | None = None,
     ) -> None:
         self.paths: list[Path] = []
         """The files so far, oldest first."""
@@ -159,6 +160,7 @@ class TraceWriter:
         self._log = log.get(actor="trace")
         self._clock = clock
         self._values = values
+        self._shared = shared
         self._file: TraceOutput | None = None
         self._size = 0
         self._index = IndexTables()
@@ -216,8 +218,14 @@ class TraceWriter:
 
     def close(self) -> None:
         """Write the CLOSE record and the index, and close the file."""
-        if self._file is None:
-            return
+        if self._file is not None:
+            self._close_file()
+        if self._shared is not None:
+            self._shared.close()
+
+    # Inside
+
+    def _close_file(self) -> None:
         try:
             batch = _Batch()
             self._begin(batch)
@@ -230,8 +238,6 @@ class TraceWriter:
         self._index.scanned = self._size
         self._index.types = {number: self._encoder.types[number] for number in sorted(self._written_types)}
         self._index.save(self.paths[-1], self._mark)
-
-    # Inside
 
     def _lose(self, reason: str, actor: str, nbytes: int, clock: int) -> None:
         self.dropped += 1
@@ -258,7 +264,7 @@ class TraceWriter:
 
     def _next_file(self) -> None:
         if self._file is not None:
-            self.close()
+            self._close_file()
         path = self._folder / f"{self._stem}.{len(self.paths):03d}.trace"
         now, monotonic = self._clock.now().timestamp(), self._clock.monotonic()
         header = replace(self._header, segment=len(self.paths), wall=now, monotonic=monotonic)
@@ -307,17 +313,25 @@ class TraceWriter:
         self._arrays[digest] = None
         if len(self._arrays) > KNOWN_ARRAYS:
             self._arrays.popitem(last=False)
-        batch.arrays.append((batch.nbytes, digest))
-        plan = self._tiles.plan(array, self._size + batch.nbytes + PREFIX.size + DIGEST_BYTES)
-        if plan is None or sum(map(len, plan.new)) == array.nbytes:
-            batch.add(blob_prefix(digest, array.nbytes))
-            batch.add(array.reshape(-1).view("u1").data)
+        shared = self._shared if array.nbytes >= SHARE_FROM else None
+        if shared is not None and (place := shared.find(digest)) is not None:
+            batch.add_array(digest, reference_record(digest, place))
             return
-        before, after = dedup_frame(digest, plan)
-        batch.add(before)
-        for new in plan.new:
-            batch.add(new)
-        batch.add(after)
+        data, plan = array.reshape(-1).view("u1").data, self._tiles.plan(array)
+        if plan is None or sum(map(len, plan.new)) == len(data):
+            record: Sequence[bytes | memoryview] = array_record(digest, data)
+            if plan is not None:
+                self._tiles.settle(plan, [self._size + batch.nbytes])
+        else:
+            records = []
+            for part in plan.new:
+                records.append(self._size + batch.nbytes)
+                part_digest = xxhash.xxh3_128_digest(part)
+                batch.add_array(part_digest, *array_record(part_digest, part))
+            record = (composed_record(digest, self._tiles.settle(plan, records)),)
+        if shared is not None:
+            batch.shared.append((batch.nbytes, digest))
+        batch.add_array(digest, *record)
 
     def _flush(self, batch: "_Batch") -> "_Batch":
         """Write `batch`, or drop and count its records; return an empty one."""
@@ -329,6 +343,9 @@ class TraceWriter:
                     index.add_blob(begin + offset, digest)
                 for offset, entry, length in batch.records:
                     index.add(begin + offset, entry.kind, length, entry.row)
+                if self._shared is not None:  # the records are in the file, whatever becomes of this process
+                    for offset, digest in batch.shared:
+                        self._shared.note(digest, ArrayPlace(self.paths[-1].name, begin + offset))
             except OSError as error:
                 self._forget()  # later records must repeat the types and arrays that were dropped
                 self._records -= len(batch.records)
@@ -392,12 +409,20 @@ class _Batch:
     nbytes: int = 0
     arrays: list[tuple[int, bytes]] = field(default_factory=list)
     """Offset and digest of each array record."""
+    shared: list[tuple[int, bytes]] = field(default_factory=list)
+    """Of those the ones to which other processes may refer."""
     records: list[tuple[int, Entry, int]] = field(default_factory=list)
     """Offset, entry and body length of each record of an actor."""
 
     def add(self, piece: bytes | memoryview) -> None:
         self.pieces.append(piece)
         self.nbytes += len(piece)
+
+    def add_array(self, digest: bytes, *pieces: bytes | memoryview) -> None:
+        """Add an array record by its pieces."""
+        self.arrays.append((self.nbytes, digest))
+        for piece in pieces:
+            self.add(piece)
 
 
 def _cost(entry: Entry) -> tuple[str, int, int]:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestra.trace.format.array_records import ARRAY_KINDS
 from orchestra.trace.format.index_tables import MARK, IndexTables, halves
 from orchestra.trace.format.records import Kind, Record
 from orchestra.trace.reading.reader import TraceFile
@@ -55,7 +56,7 @@ class TraceIndex(IndexTables):
                     self.gaps.append(location.offset)
                 case Kind.HEADER | Kind.TYPE | Kind.CLOSE:
                     continue
-                case Kind.BLOB | Kind.DEDUP:
+                case kind if kind in ARRAY_KINDS:
                     self.add_blob(location.offset, file.digest_at(location))
                 case _:
                     self.add(location.offset, location.kind, location.length, file.header_at(location))

@@ -12,21 +12,25 @@ import numpy as np
 
 from orchestra.actors.axes import AnyArray
 from orchestra.errors import NotATrace, TraceError, TraceVersion
-from orchestra.trace.format.dedup import Extent
+from orchestra.trace.format.array_records import (
+    ARRAY_KINDS,
+    extents_of,
+    is_sound_array,
+    ranges_of,
+    reference_of,
+    unpacked,
+)
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.layout import (
-    ARRAY_KINDS,
     DIGEST_BYTES,
     MAGIC,
     PREAMBLE,
     PREFIX,
+    READABLE,
     SYNC,
-    VERSION,
     Decoder,
     digest_of,
-    extents_of,
     header_of,
-    is_sound_array,
     type_of,
 )
 from orchestra.trace.format.records import Damage, Header, Kind, Mode, Record
@@ -73,6 +77,8 @@ class TraceFile:
         """Whether the last record read is a CLOSE."""
         self.find_blob: Callable[[bytes], int | None] = lambda digest: None
         """Returns the offset of the array record with a digest; set by the index of the file."""
+        self.others = TraceFolder(path.parent)
+        """Holds the arrays to which this file refers; may be shared by the files of a folder."""
         self._damages: dict[int, Damage] = {}
         self._blobs: dict[bytes, int] = {}
         self._memory: mmap.mmap | bytes = b""
@@ -114,6 +120,7 @@ class TraceFile:
         if isinstance(memory, mmap.mmap):
             memory.close()
         self._file.close()
+        self.others.close()
 
     def refresh(self) -> bool:
         """Map the file again if it has grown; return whether it has."""
@@ -208,18 +215,27 @@ class TraceFile:
         return location
 
     def blob(self, digest: bytes) -> AnyArray | None:
-        """Return the bytes of an array (uint8, read-only), or None where the file does not hold them intact."""
-        offset = self._blobs.get(digest)
-        if offset is None:
-            offset = self.find_blob(digest)
-        location = None if offset is None else self._readable(offset)
-        if location is None or location.kind not in ARRAY_KINDS:
+        """Return the bytes of an array (uint8, read-only), or None where they are not there or not intact."""
+        location = self._place_of(digest)
+        if location is None:
             return None
-        array = self._array(location)
+        try:
+            array = np.frombuffer(self._array(location), np.uint8)
+        except TraceError as error:
+            self._note(location.offset, location.end, str(error))
+            return None
         if digest_of(array) != digest:
             self._note(location.offset, location.end, "a damaged array")
             return None
         return array
+
+    def reference(self, digest: bytes) -> str:
+        """Return the name of the file to which this one refers for an array, or an empty text."""
+        location = self._place_of(digest)
+        if location is None or location.kind is not Kind.REFERENCE:
+            return ""
+        with memoryview(self._memory)[location.body : location.end] as body:
+            return reference_of(body).file
 
     # Inside
 
@@ -234,9 +250,10 @@ class TraceFile:
             raise NotATrace(f"{self.path} is no trace: it begins with {begin[:8]!r}")
         if crc != zlib.crc32(begin[:-4]):
             self._note(0, PREAMBLE.size, "a damaged preamble")
-        elif version != VERSION:
+        elif version not in READABLE:
+            known = " and ".join(map(str, READABLE))
             raise TraceVersion(
-                f"{self.path} has trace format version {version}; this version of orchestra reads only {VERSION}"
+                f"{self.path} has trace format version {version}; this version of orchestra reads only {known}"
             )
 
     def _header(self) -> Header:
@@ -304,14 +321,76 @@ class TraceFile:
     def _note(self, begin: int, end: int, what: str) -> None:
         self._damages[begin] = Damage(begin, end - begin, what)
 
-    def _array(self, location: RecordLocation) -> AnyArray:
-        """Return the bytes of the array at `location`, copied and aligned."""
-        extents = [Extent(location.body + DIGEST_BYTES, location.length - DIGEST_BYTES)]
-        if location.kind is Kind.DEDUP:
-            with memoryview(self._memory)[location.body : location.end] as body:
+    def _place_of(self, digest: bytes) -> RecordLocation | None:
+        offset = self._blobs.get(digest)
+        if offset is None:
+            offset = self.find_blob(digest)
+        location = None if offset is None else self._readable(offset)
+        return location if location is not None and location.kind in ARRAY_KINDS else None
+
+    def _array(self, location: RecordLocation) -> bytes:
+        """Return the bytes of the array at `location`.
+
+        Raises:
+            TraceError: another record or file that they lie in is missing or damaged.
+        """
+        if location.kind is Kind.BLOB or location.kind is Kind.PACKED:
+            return self._stored(location)
+        with memoryview(self._memory)[location.body : location.end] as body:
+            if location.kind is Kind.COMPOSED:
                 extents = extents_of(body)
-        pieces = []
-        for extent in extents:
-            self._file.seek(extent.offset)
-            pieces.append(self._file.read(extent.length))  # shorter beyond the end of the file: the digest will differ
-        return np.frombuffer(b"".join(pieces), np.uint8)
+                parts = {record: self._part(record) for record in dict.fromkeys(extent.record for extent in extents)}
+                return b"".join(parts[record][begin : begin + length] for record, begin, length in extents)
+            if location.kind is Kind.DEDUP:
+                return b"".join(self._read(offset, length) for offset, length in ranges_of(body))
+            name, offset = reference_of(body)
+        return self.others.array(name, offset)
+
+    def _stored(self, location: RecordLocation) -> bytes:
+        """Return the array of a BLOB or PACKED record."""
+        if location.kind is Kind.BLOB:
+            return self._read(location.body + DIGEST_BYTES, location.length - DIGEST_BYTES)
+        return unpacked(memoryview(self._read(location.body, location.length)))
+
+    def _part(self, offset: int) -> bytes:
+        location = self._readable(offset)
+        if location is None or (location.kind is not Kind.BLOB and location.kind is not Kind.PACKED):
+            raise TraceError(f"a part of an array, at byte {offset:,}, is damaged")
+        return self._stored(location)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the file; fewer beyond its end, so that the digest will differ."""
+        self._file.seek(offset)
+        return self._file.read(length)
+
+
+class TraceFolder:
+    """The trace files of a folder to which others refer, opened when they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[str, TraceFile] = {}
+
+    def array(self, name: str, offset: int) -> bytes:
+        """Return the bytes of the array whose record begins at `offset` in the file `name`.
+
+        Raises:
+            TraceError: there is no such file, or no such record in it.
+        """
+        if Path(name).name != name:
+            raise TraceError(f"expected the name of a trace file in {self._path}, got {name!r}")
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = TraceFile(self._path / name)
+        if offset >= file.nbytes:
+            file.refresh()
+        location = file.location_at(offset)
+        if location.kind not in ARRAY_KINDS or location.kind is Kind.REFERENCE:
+            raise TraceError(f"{file.path}: expected an array at byte {offset:,}, got a {location.kind.name}")
+        return file._array(location)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

@@ -28,7 +28,7 @@ from orchestra.trace.format.records import (
     Record,
 )
 from orchestra.trace.reading.index import TraceIndex
-from orchestra.trace.reading.reader import TraceFile
+from orchestra.trace.reading.reader import TraceFile, TraceFolder
 
 _OF_ACTIVATIONS = (Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE)
 """The inputs and effects of activations."""
@@ -102,6 +102,10 @@ class RunTrace:
                     self.older.append(file.path)
                     file.close()
             stack.pop_all()
+        folder = TraceFolder(self.recordings[0].files[0].path.parent)
+        for recording in self.recordings:
+            for file in recording.files:
+                file.others = folder
 
     def __enter__(self) -> Self:
         return self
@@ -241,6 +245,10 @@ class RunTrace:
                 return found
         return None
 
+    def _reference(self, digest: bytes) -> str:
+        """Return the file to which the run's files refer for an array, or an empty text."""
+        return next((name for _, index in self.indexes() if (name := index.file.reference(digest))), "")
+
     def resolved(self, value: Any) -> Any:
         """Return `value` with every `Digest` in it replaced by the array.
 
@@ -250,6 +258,11 @@ class RunTrace:
         match value:
             case Digest():
                 found = self.array(value.digest)
+                if found is None and (lost := self._reference(value.digest)):
+                    raise ValuesMissing(
+                        f"{self.path}: the values of {value} are in {lost}, which is missing or damaged; "
+                        "the files in the folder traces of a run belong together"
+                    )
                 if found is None:
                     raise ValuesMissing(
                         f"{self.path}: the values of {value} were not recorded, only its digest; "

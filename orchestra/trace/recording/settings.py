@@ -79,6 +79,7 @@ class TraceSettings:
         if self.mode == "off":
             return None
         # The agent of a host has settings for its nodes, and records nothing itself.
+        from orchestra.trace.format.shared_arrays import SharedArrays
         from orchestra.trace.format.writer import TraceWriter
         from orchestra.trace.recording.backlog import Backlog
         from orchestra.trace.recording.flight import FlightRing
@@ -102,7 +103,9 @@ class TraceSettings:
         def writer(suffix: str, reason: str) -> TraceWriter:
             own, values = replace(header, reason=reason), self.mode != "digest"
             stem = f"{node}.{generation}{suffix}"
-            return TraceWriter(folder, stem, own, RecordEncoder(filters), clock=clock, values=values)
+            # A flight record stands alone: it is written after a failure, and may be all that is kept of a run.
+            shared = SharedArrays(folder, remove=root) if self.mode == "full" else None
+            return TraceWriter(folder, stem, own, RecordEncoder(filters), clock=clock, values=values, shared=shared)
 
         sink: Sink
         if self.mode == "flight":

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from orchestra.replay.regression import write_trimmed
 from orchestra.trace.format import writer as writing
 from orchestra.trace.format.dedup import TILE, DedupIndex
-from orchestra.trace.format.layout import PREFIX
 from orchestra.trace.format.records import Close, Delivery, Gap, Kind
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
@@ -47,25 +46,42 @@ def test_the_extents_of_an_array_are_its_bytes_in_order(
 ) -> None:
     length = TILE * max(map(len, rows)) + tail
     wide = [b"".join(letter * TILE for letter in row).ljust(length, b"z") for row in rows]
-    tiles, file = DedupIndex(), bytearray(b"what stands before")
+    tiles, records = DedupIndex(), dict[int, bytes]()
     for chosen in arrays:
         told = b"".join(wide[each % len(wide)] for each in chosen)
-        plan = tiles.plan(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
+        plan = tiles.plan(np.frombuffer(told, np.uint8).reshape(len(chosen), length))
         assert plan is not None
-        for new in plan.new:
-            file += new
-        assert b"".join(file[extent.offset : extent.offset + extent.length] for extent in plan.extents) == told
-        assert all(extent.length for extent in plan.extents)
-        file += b"what stands between"
-    again = tiles.plan(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
+        places = range(100 * len(records), 100 * (len(records) + len(plan.new)), 100)
+        records |= dict(zip(places, map(bytes, plan.new), strict=True))
+        extents = tiles.settle(plan, list(places))
+        assert b"".join(records[record][begin : begin + n] for record, begin, n in extents) == told
+        assert all(extent.length for extent in extents)
+    again = tiles.plan(np.frombuffer(told, np.uint8).reshape(len(chosen), length))
     assert again is not None
     assert again.new == []
 
 
+def test_tiles_beyond_the_limit_are_forgotten_and_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.trace.format.dedup.MOST_TILES", 4)
+    tiles = DedupIndex()
+    wide = [np.full((1, TILE), n, np.uint8) for n in range(6)]
+    for record, array in enumerate(wide):
+        plan = tiles.plan(array)
+        assert plan is not None
+        tiles.settle(plan, [record])
+    kept = tiles.plan(wide[2])
+    assert kept is not None
+    assert tiles.settle(kept, []) == [(2, 0, TILE)]
+    gone = tiles.plan(wide[0])  # the sixth made room for itself
+    assert gone is not None
+    assert [len(part) for part in gone.new] == [TILE]
+    assert tiles.settle(gone, [10]) == [(10, 0, TILE)]
+
+
 def test_rows_shorter_than_a_tile_are_not_deduplicated() -> None:
-    assert DedupIndex().plan(np.zeros((9, TILE - 1), np.uint8), 16) is None
-    assert DedupIndex().plan(np.zeros(9 * TILE, np.uint8), 16) is None
-    assert DedupIndex().plan(np.zeros((0, TILE), np.uint8), 16) is None
+    assert DedupIndex().plan(np.zeros((9, TILE - 1), np.uint8)) is None
+    assert DedupIndex().plan(np.zeros(9 * TILE, np.uint8)) is None
+    assert DedupIndex().plan(np.zeros((0, TILE), np.uint8)) is None
 
 
 def test_repeated_episodes_are_written_once(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
@@ -78,8 +94,8 @@ def test_repeated_episodes_are_written_once(writer: MakeWriter, toy: Any, tmp_pa
     new = 4 * 512 * (20 + 9 + 4 + 5)
     assert new < made.nbytes < new + 8 * TILE
     with TraceFile(made.paths[0]) as file:
-        kinds = [place.kind for place in file.locations() if place.kind in (Kind.BLOB, Kind.DEDUP)]
-    assert kinds == [Kind.DEDUP] * 3  # the third message has the array of the first
+        composed = [place for place in file.locations() if place.kind is Kind.COMPOSED]
+    assert len(composed) == 3  # the third message has the array of the first
     with RunTrace(tmp_path) as trace:
         told = [record for _, record in trace.recordings[0].files[0].records() if isinstance(record, Delivery)]
         for record, pixels in zip(told, [first, second, first, longer], strict=True):
@@ -104,7 +120,7 @@ def test_a_trimmed_trace_is_self_contained(writer: MakeWriter, toy: Any, tmp_pat
 
 
 def test_each_file_of_a_series_is_self_contained(writer: MakeWriter, toy: Any) -> None:
-    made = writer(segment_bytes=200_000)
+    made = writer(segment_bytes=80_000)
     for n in range(1, 9):
         made.write([toy.delivery(n, [n, batch((1, 20), (n, 9), (3, 4))], kind=2)])
     made.close()
@@ -132,15 +148,15 @@ def test_no_reference_points_to_data_that_was_not_written(writer: MakeWriter, to
         np.testing.assert_array_equal(record.fields["pixels"], batch((record.n % 3, 9), (record.n % 5, 7)))
 
 
-def test_a_damaged_dedup_record_costs_its_array_alone(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_a_damaged_composed_record_costs_its_array_alone(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     made = writer()
     made.write([toy.delivery(n, [n, batch((1, 9), (n, 7))], kind=2) for n in range(2, 4)])
     made.close()
     content = made.paths[0].read_bytes()
     with TraceFile(made.paths[0]) as file:
-        last = [place for place in file.locations() if place.kind is Kind.DEDUP][-1]
+        last = [place for place in file.locations() if place.kind is Kind.COMPOSED][-1]
         whole = sum(isinstance(record, Delivery | Close) for _, record in file.records())
-    for at in [*range(last.offset, last.offset + PREFIX.size + 16), last.offset + 200, *range(last.end - 40, last.end)]:
+    for at in range(last.offset, last.end):
         damaged = bytearray(content)
         damaged[at] ^= 0x41
         hurt = tmp_path / "hurt.trace"
@@ -152,6 +168,25 @@ def test_a_damaged_dedup_record_costs_its_array_alone(writer: MakeWriter, toy: A
             first, second = [record for record in told if isinstance(record, Delivery)]
             np.testing.assert_array_equal(first.fields["pixels"], batch((1, 9), (2, 7)))
             assert not isinstance(second.fields["pixels"], np.ndarray)
+
+
+def test_damage_to_a_part_costs_the_arrays_that_consist_of_it_alone(
+    writer: MakeWriter, toy: Any, tmp_path: Path
+) -> None:
+    made = writer()
+    both = batch((1, 9), (2, 7))
+    made.write([toy.delivery(n, [n, batch((n, 7), (n, 7))], kind=2) for n in (1, 2)])
+    made.write([toy.delivery(3, [3, both], kind=2), toy.delivery(4, [4, batch((1, 7), (1, 7))], kind=2)])
+    made.close()
+    content = bytearray(made.paths[0].read_bytes())
+    with TraceFile(made.paths[0]) as file:
+        parts = [place for place in file.locations() if place.kind in (Kind.BLOB, Kind.PACKED)]
+    content[parts[1].body + 5000] ^= 0x41
+    made.paths[0].write_bytes(content)
+    with TraceFile(made.paths[0]) as file:
+        told = [record for _, record in file.records() if isinstance(record, Delivery)]
+    read = [isinstance(record.fields["pixels"], np.ndarray) for record in told]
+    assert read == [True, False, False, True]
 
 
 def test_written_pages_are_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
