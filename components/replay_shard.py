@@ -1,6 +1,5 @@
 """ReplayShard: the part of a federated replay buffer that lies on one host."""
 
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from components.checkpoints import run_state
 from components.checkpoints.array_file import CheckpointError
+from components.checkpoints.part_files import files_of
 from components.replay_buffers import ClientSample, PrioritizedEpisodeReplay
 from components.trajectory_manager import segments_of
 from messages import (
@@ -36,13 +36,14 @@ class ReplayShard(Actor[InsertTransitionMsg | DrawEpisodesMsg | UpdatePriorityMs
 
     def __init__(self, *, replay: PrioritizedEpisodeReplay, to: Ref[ShardSizeMsg | ShardEpisodesMsg]) -> None:
         self._replay = replay
+        self._files = files_of(replay)
         self._to = to
 
     async def started(self) -> None:
         if self.resume_from is not None and (saved := run_state.find(self.resume_from, self.me.address)) is not None:
             self.rng.bit_generator.state = saved[0]["rng"]
             try:
-                await self.offload(self._replay.load, self._experience(self.resume_from))
+                await self.offload(self._files.load, self._experience(self.resume_from))
             except (CheckpointError, OSError) as error:
                 raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
         await self._report()
@@ -74,7 +75,7 @@ class ReplayShard(Actor[InsertTransitionMsg | DrawEpisodesMsg | UpdatePriorityMs
         values = {"rng": self.rng.bit_generator.state}
         try:
             folder = run_state.write(self.run_directory, msg.env_steps, self.me.address, values)
-            await self.offload(partial(self._replay.save, packed=True), self._experience(folder))
+            await self.offload(self._files.save, self._experience(folder))
         except OSError as error:
             return NotSavedMsg(error=run_state.reason(error))
         return str(folder)

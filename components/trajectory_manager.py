@@ -1,6 +1,5 @@
 """TrajectoryManager: holds experience and sends batches of it to the Trainer."""
 
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from components.checkpoints import run_state
 from components.checkpoints.array_file import CheckpointError
+from components.checkpoints.part_files import files_of
 from components.experience import ExperienceSchema
 from components.replay_buffers import Episodes, Sampled
 from messages import (
@@ -57,6 +57,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     def __init__(self, *, replay: ReplayBuffer) -> None:
         self._replay = replay
+        self._files = files_of(replay)
 
     async def started(self) -> None:
         if self.resume_from is None:
@@ -64,7 +65,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         values, _ = run_state.read(self.resume_from, self.me.address)
         self.rng.bit_generator.state = values["rng"]
         try:
-            await self.offload(self._replay.load, self._experience(self.resume_from))
+            await self.offload(self._files.load, self._experience(self.resume_from))
         except (CheckpointError, OSError) as error:
             raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
 
@@ -90,7 +91,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         values = {"rng": self.rng.bit_generator.state}
         try:
             folder = run_state.write(self.run_directory, msg.env_steps, self.me.address, values)
-            await self.offload(partial(self._replay.save, packed=True), self._experience(folder))
+            await self.offload(self._files.save, self._experience(folder))
         except OSError as error:
             return NotSavedMsg(error=run_state.reason(error))
         return str(folder)

@@ -9,12 +9,12 @@ import errno
 import json
 import mmap
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -58,6 +58,45 @@ class StateArray:
         return cls(pieces[0].dtype, shape, pieces, announced)
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedArray:
+    """Arrays of several files, one after the other along their first axis."""
+
+    pieces: Sequence["Stored"]
+    skipped: int
+    """Rows at the begin that are left out."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The common dtype; `object`, which no saved array has, where the pieces differ."""
+        dtypes = {piece.dtype for piece in self.pieces}
+        return self.pieces[0].dtype if len(dtypes) == 1 else np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, of which the axes after the first are those of the first piece."""
+        return (sum(piece.shape[0] for piece in self.pieces) - self.skipped, *self.pieces[0].shape[1:])
+
+    def unpack(self) -> NDArray[Any]:
+        """Return the array.
+
+        Raises:
+            ValueError: the pieces do not fit each other, or one is damaged.
+        """
+        out, at = np.empty(self.shape, self.dtype), -self.skipped
+        for piece in self.pieces:
+            rows = _unpacked(piece)
+            if rows.shape[1:] != out.shape[1:]:
+                raise ValueError(f"a piece has shape {rows.shape}")
+            out[max(at, 0) : at + len(rows)] = rows[max(-at, 0) :]
+            at += len(rows)
+        return out
+
+
+Stored: TypeAlias = NDArray[Any] | PackedArray | JoinedArray
+"""An array of a file, or of several."""
+
+
 class ArrayReader:
     """Arrays to read by name, each checked against the dtype and shape that the caller expects.
 
@@ -65,12 +104,13 @@ class ArrayReader:
     read-only views of a file.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any] | PackedArray]) -> None:
-        self._arrays = arrays
+    def __init__(self, arrays: Mapping[str, Stored]) -> None:
+        self.stored = arrays
+        """The arrays by name, packed ones as they are."""
 
     def expect_names(self, names: Iterable[str], ignored: tuple[str, ...] = ()) -> None:
         """Check that these are all arrays, in any order, but those whose names begin with one of `ignored`."""
-        expected, got = set(names), self._arrays.keys()
+        expected, got = set(names), self.stored.keys()
         for name in sorted(expected - got):
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(got)}")
         for name in sorted(name for name in got - expected if not name.startswith(ignored)):
@@ -88,7 +128,7 @@ class ArrayReader:
         """Check that the scalar `name` equals `value`."""
         wanted = np.asarray(value)
         stored = self._find(name)
-        if stored.shape or stored.dtype.kind != wanted.dtype.kind or isinstance(stored, PackedArray):
+        if stored.shape or stored.dtype.kind != wanted.dtype.kind or not isinstance(stored, np.ndarray):
             raise CheckpointError(f"{name}: expected {value!r}, got {stored.dtype} of shape {stored.shape}")
         if (got := stored.item()) != value:
             raise CheckpointError(f"{name}: expected {value!r}, got {got!r}")
@@ -133,21 +173,21 @@ class ArrayReader:
 
     def read_all(self) -> dict[str, NDArray[Any]]:
         """Return copies of all arrays by name."""
-        return {name: np.array(_unpacked(stored)) for name, stored in self._arrays.items()}
+        return {name: np.array(_unpacked(stored)) for name, stored in self.stored.items()}
 
     def part(self, prefix: str) -> "ArrayReader":
         """Return the arrays whose names begin with `prefix` and a slash, under the rest of their names."""
         start = f"{prefix}/"
-        return ArrayReader({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
+        return ArrayReader({n.removeprefix(start): stored for n, stored in self.stored.items() if n.startswith(start)})
 
-    def _find(self, name: str) -> NDArray[Any] | PackedArray:
-        if name not in self._arrays:
-            raise CheckpointError(f"{name}: expected an array of this name, got {sorted(self._arrays)}")
-        return self._arrays[name]
+    def _find(self, name: str) -> Stored:
+        if name not in self.stored:
+            raise CheckpointError(f"{name}: expected an array of this name, got {sorted(self.stored)}")
+        return self.stored[name]
 
 
-def _unpacked(stored: NDArray[Any] | PackedArray) -> NDArray[Any]:
-    if isinstance(stored, PackedArray):
+def _unpacked(stored: Stored) -> NDArray[Any]:
+    if not isinstance(stored, np.ndarray):
         try:
             return stored.unpack()
         except (ValueError, struct.error) as error:

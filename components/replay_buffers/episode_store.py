@@ -374,11 +374,12 @@ class PackedEpisodeStore(EpisodeStore):
         self._head = (tail + self._used) % self._n_frames
 
     def _frame_arrays(self, slots: NDArray[np.int64]) -> dict[str, StateArray]:
-        tail = (self._head - self._used) % self._n_frames
-        until_end = min(self._used, self._n_frames - tail)
-        rest = self._used - until_end
+        used = int(self.lengths[slots].sum()) + len(slots)
+        first = int(self._starts[slots[0]]) if used else 0
+        until_end = min(used, self._n_frames - first)
+        rest = used - until_end
         return {
-            name: StateArray.of(array[tail : tail + until_end], array[:rest], announced=True)
+            name: StateArray.of(array[first : first + until_end], array[:rest], announced=True)
             for name, array in self.arrays.items()
         }
 

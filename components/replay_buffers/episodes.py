@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.checkpoints.array_file import StateArray
 from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
 from components.policies.base import EpisodeBatch
@@ -18,6 +19,8 @@ from components.replay_buffers.rows import Field
 from components.replay_buffers.segments import Segment, begins
 from components.replay_buffers.slots import Slots, TableOptions
 from components.replay_buffers.storage import freeze
+
+RingT = TypeVar("RingT", bound=Ring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,29 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         return super().check_valid() + self._store.check_valid(self._slots)
 
 
-class EpisodeReplay(EpisodeBuffer[Ring]):
+class EpisodeRing(EpisodeBuffer[RingT]):
+    """A buffer of episodes that leave in the order in which they came, so that it can be saved in parts."""
+
+    @property
+    def held(self) -> range:
+        """Numbers of the episodes held, counted from the first that was inserted."""
+        return range(self._index.oldest, self._index.inserted)
+
+    def rest_arrays(self) -> dict[str, StateArray]:
+        """Return the arrays of the state that are not those of episodes."""
+        parts = self._store.state_arrays(self._slots)
+        return {name: array for name, array in self.state_arrays().items() if name not in parts}
+
+    def part_arrays(self, items: range) -> dict[str, StateArray]:
+        """Return the arrays of the episodes with these numbers, which are held."""
+        return self._store.state_arrays(np.arange(items.start, items.stop) % self.capacity)
+
+    def rows_of(self, name: str, lengths: NDArray[np.int32]) -> int:
+        """Return how many rows of an array of `part_arrays` belong to episodes of these lengths."""
+        return len(lengths) + (int(lengths.sum()) if name.startswith("frames/") else 0)
+
+
+class EpisodeReplay(EpisodeRing[Ring]):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as in PyMARL.
 
     Memory follows the real lengths: an episode costs its own frames, at most twice, and no padding.
@@ -170,7 +195,7 @@ class EpisodeReplay(EpisodeBuffer[Ring]):
         super().__init__(Ring(capacity, distinct=True), PackedEpisodeStore(spec, capacity, folder=folder))
 
 
-class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
+class PrioritizedEpisodeReplay(Prioritized, EpisodeRing[PrioritizedRing]):
     """The last `capacity` episodes, drawn with P_i = w_i / Σ w, where w = (priority + epsilon)^alpha.
 
     A batch is drawn in strata, one episode from each of `batch_size` equal shares of the sum, so an episode may come
@@ -234,7 +259,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
         return self.share_fields | {"learn": Segment(np.bool_, (), self.schema.limit), "firsts": Field(np.int64)}
 
 
-class FreshEpisodes(EpisodeBuffer[QueueRing]):
+class FreshEpisodes(EpisodeRing[QueueRing]):
     """A queue for algorithms that learn from their present policy: each episode is drawn once, the oldest first.
 
     An episode that has been drawn makes room for another, and none is dropped before: `insert` raises `BufferFull`. The

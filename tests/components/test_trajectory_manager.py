@@ -175,4 +175,6 @@ def test_on_a_full_disk_it_answers_so_and_its_next_checkpoint_succeeds(
 
     saved: list[str] = []
     run(main())
-    assert len(list(Path(saved[0]).iterdir())) == 2
+    names = sorted(path.name.partition("-")[0] for path in Path(saved[0]).iterdir())
+    parts = [f"here.trajectories.replay.00000{n}" for n in range(2)]
+    assert names == sorted(["here.trajectories.npz", *parts, "here.trajectories.replay.npz"])

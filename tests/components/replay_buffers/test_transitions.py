@@ -332,6 +332,7 @@ def test_malformed_rows_are_refused_and_nothing_changes(kind, field, change, mes
 
 
 ONE = {"obs": np.zeros(3, np.float32), "next_obs": np.zeros(3, np.float32), "action": 1, "reward": 0.5, "done": False}
+SCALARS = ONE | {"action": np.int64(1), "reward": np.float32(0.5), "done": np.bool_(False)}
 
 
 @pytest.mark.parametrize(
@@ -344,6 +345,11 @@ ONE = {"obs": np.zeros(3, np.float32), "next_obs": np.zeros(3, np.float32), "act
         ("action", 2**70, "action: expected int64 of shape (), got 1180591620717411303424, which does not fit"),
         ("action", np.int32(1), "action: expected int64 of shape (), got int32 of shape ()"),
         ("reward", np.nan, "reward: expected finite numbers, got nan"),
+        ("reward", np.float32(np.nan), "reward: expected finite numbers, got nan"),
+        ("reward", np.array(np.inf, np.float32), "reward: expected finite numbers, got inf"),
+        ("reward", np.zeros(1, np.float32), "reward: expected float32 of shape (), got float32 of shape (1,)"),
+        ("obs", np.float32(0), "obs: expected float32 of shape (3,), got float32 of shape ()"),
+        ("obs", np.zeros(3), "obs: expected float32 of shape (3,), got float64 of shape (3,)"),
         ("reward", "1", "reward: expected float32 of shape (), got str"),
         ("done", 1, "done: expected bool of shape (), got int"),
     ],
@@ -351,9 +357,10 @@ ONE = {"obs": np.zeros(3, np.float32), "next_obs": np.zeros(3, np.float32), "act
 def test_a_malformed_row_is_refused_and_nothing_changes(kind, field, value, message):
     replay = kind(FIELDS, 7)
     replay.insert(make_rows(5))
-    with pytest.raises(InvalidExperience, match=re.escape(message)):
-        replay.insert_one(ONE | {field: value})
-    assert_unchanged(replay, 5)
+    for row in (ONE, SCALARS):
+        with pytest.raises(InvalidExperience, match=re.escape(message)):
+            replay.insert_one(row | {field: value})
+        assert_unchanged(replay, 5)
 
 
 def test_python_numbers_make_a_row(kind):
