@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.envs import Skirmish
-from components.viewer import PLAYERS, command, film
+from components.viewer import PLAYERS, command, film, games
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "simulator.md").read_text()
@@ -36,15 +36,15 @@ def test_the_commands_of_the_page_are_understood(
 
     def small(*asked):
         played.append(asked)
-        return Skirmish("2m_vs_1z", 1), PLAYERS["nearest"]
+        return games.SKIRMISH.script("2m_vs_1z", None, None, 0)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_played", small)
-    monkeypatch.setattr(film, "save_film", lambda battles, path, fps: path.write_bytes(b"GIF") and 1)
+    monkeypatch.setattr(film, "save_film", lambda battles, path, *_: path.write_bytes(b"GIF") and 1)
     assert command.command(words[2:]) == 0
-    scenario, policy, checkpoint, _ = played[0]
+    scenario, policy, opponent, checkpoint, _ = played[0]
     assert policy in (None, *PLAYERS)
-    assert checkpoint is None
+    assert opponent is checkpoint is None
     if not scenario.startswith("runs/"):
         assert Skirmish(scenario, 1).spec.n_agents
     saved = [words[words.index("--save") + 1]] if "--save" in words else []

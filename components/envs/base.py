@@ -16,6 +16,15 @@ from components.experience import ExperienceSchema, Fields, team_fields
 
 
 @dataclass(frozen=True, slots=True)
+class Subtask:
+    """A named subset of an agent's actions, for algorithms that choose what to do on two levels."""
+
+    name: str
+    actions: tuple[int, ...]
+    """Ascending."""
+
+
+@dataclass(frozen=True, slots=True)
 class EnvSpec:
     """What a policy and a replay buffer need to know of an environment: its sizes, and the fields that it declares."""
 
@@ -34,6 +43,10 @@ class EnvSpec:
     """False if its episodes have returns alone, or it is not known before the first is won."""
     reward_threshold: float | None = None
     """Mean return at which Gymnasium counts the environment as solved; None if it names none."""
+    subtasks: tuple[Subtask, ...] = ()
+    """Sub-tasks of the agents; empty if the environment names none."""
+    action_grid: tuple[int, ...] = ()
+    """Sizes of which an action is the row-major index, as `(courses, commands)`; empty if it has no parts."""
 
     @property
     def schema(self) -> ExperienceSchema:

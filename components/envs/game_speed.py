@@ -74,6 +74,11 @@ class GameSpeed(Env):
     def __repr__(self) -> str:
         return f"<GameSpeed of {self._env!r}>"
 
+    @property
+    def at_full_speed(self) -> Env:
+        """The environment itself."""
+        return self._env
+
     def prepare(self) -> None:
         """Prepare the environment."""
         self._env.prepare()

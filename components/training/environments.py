@@ -89,8 +89,8 @@ def environments_of_flags(
     Raises:
         UsageError: flags do not go together, or there is no such environment.
     """
-    if game_speed and env != "skirmish":
-        raise UsageError("--game-speed slows the simulator down; other environments take their own time")
+    if game_speed and env != "skirmish" and not env.startswith("air_combat:"):
+        raise UsageError("--game-speed slows the simulators down; other environments take their own time")
     if env in named.OURS and (env_arg or episode_limit is not None or rewards != "each"):
         raise UsageError(f"--env-arg, --episode-limit and --rewards are for other environments than {env}")
     if simulated and env != "skirmish":

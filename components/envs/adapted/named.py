@@ -2,6 +2,7 @@
 
 A name is `skirmish` or `smac`, which the experiment makes itself, or one of these:
 
+    air_combat:fighter10v10             a scenario of the air combat simulator, or a file: .toml, or .map of MaCA
     gymnasium:LunarLander-v3            a registered environment; gymnasium:ale_py:ALE/Pong-v5 imports ale_py first
     pettingzoo:mpe2.simple_spread_v3    a module with `parallel_env` or `env`
     MODULE:FUNCTION                     a function of a module that can be imported
@@ -21,12 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from components.envs.air_combat.battles import Options
+from components.envs.air_combat.env import AirCombat
 from components.envs.base import Env
 from orchestra import UsageError, code_file, import_file
 
 OURS = ("skirmish", "smac")
 """Names of the environments of this package."""
-FORMS = "skirmish, smac, gymnasium:ID, pettingzoo:MODULE, MODULE:FUNCTION or FILE.py:FUNCTION"
+FORMS = "skirmish, smac, air_combat:MAP, gymnasium:ID, pettingzoo:MODULE, MODULE:FUNCTION or FILE.py:FUNCTION"
 Rewards = Literal["each", "mean", "sum"]
 """Of several agents: a reward for each, or the team's, the mean or the sum of theirs."""
 
@@ -44,7 +47,9 @@ def named(env: str) -> str:
         ValueError: it has none of the forms.
     """
     kind, colon, rest = env.partition(":")
-    if env in OURS or (kind in ("gymnasium", "pettingzoo") and rest):
+    if kind == "air_combat" and rest.endswith((".toml", ".map")):
+        return f"{kind}:{Path(rest).absolute()}"
+    if env in OURS or (kind in ("air_combat", "gymnasium", "pettingzoo") and rest):
         return env
     place, colon, function = env.rpartition(":")
     if not colon or not place or not function.isidentifier():
@@ -82,9 +87,12 @@ def factory_of(
         rewards: of several agents.
 
     Raises:
-        UsageError: Gymnasium is needed and not installed, or one agent is to have the rewards of several.
+        UsageError: Gymnasium is needed and not installed, one agent is to have the rewards of several, or air combat
+            has no such argument.
     """
     kind, _, name = env.partition(":")
+    if kind == "air_combat":
+        return _air_combat(name, arguments, limit=episode_limit, rewards=rewards)
     if kind == "gymnasium":
         _refuse_rewards(rewards, env)
         _installed("gymnasium")
@@ -94,6 +102,25 @@ def factory_of(
     if kind == "pettingzoo":
         return partial(_pettingzoo, name, dict(arguments), episode_limit, rewards)
     return partial(_own, env, dict(arguments), episode_limit, rewards)
+
+
+def _air_combat(name: str, arguments: Mapping[str, Any], *, limit: int | None, rewards: Rewards) -> MakeEnv:
+    if limit is not None or rewards != "each":
+        raise UsageError(
+            "--episode-limit and --rewards are not for air combat: --env-arg max_steps=N ends its rounds, and its "
+            "reward is the team's"
+        )
+    allowed = sorted(Options.__annotations__.keys() - {"seed", "first"})
+    for argument in arguments:
+        if argument not in allowed:
+            raise UsageError(f"--env-arg: air combat has no {argument!r}; there are {', '.join(allowed)}")
+    opponent = arguments.get("opponent")
+    if isinstance(opponent, str) and Path(opponent).is_dir():
+        from components.envs.air_combat.frozen_policy import against_run
+
+        others = {argument: value for argument, value in arguments.items() if argument != "opponent"}
+        return partial(against_run, name, str(Path(opponent).absolute()), **others)
+    return partial(AirCombat, name, **arguments)
 
 
 def _pettingzoo(

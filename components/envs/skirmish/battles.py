@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from . import kernel
 from .checks import check_integers, check_mask, not_available
 from .kernel.constants import CELLS, FALL_BEFORE, PLACES_GIVEN, TYPES_GIVEN
+from .memory import BattleMemory
 from .opposition import Opponent, Opposition
 from .options import Features, Rewards
 from .records import BATTLE, UNIT, records
@@ -45,7 +46,7 @@ class Options(TypedDict, total=False):
     opponent: Opponent | None
 
 
-class Battles:
+class Battles(BattleMemory):
     """The StarCraft multi-agent challenge without StarCraft: B battles, played by one compiled kernel.
 
     Sizes, observations, states, available actions, rewards and limits are those of SMAC (Samvelyan et al., 2019); how
@@ -309,34 +310,6 @@ class Battles:
     def show(self) -> None:
         """Recompute `obs`, `state` and `available` after a change of `units`."""
         kernel.show_all(self._played, self._seen)
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Copies of everything that changes, its random generators included, as arrays of numbers.
-
-        The first axis of each is that of the battles. Records (`units`, `battles`, and `kinds` where armies are drawn)
-        are given as their bytes, uint8 (B, ...).
-        """
-        return {name: self._plain(name).copy() for name in self._changing}
-
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a snapshot of an environment with the same scenario, B and options.
-
-        Raises:
-            ValueError: it is the snapshot of something else; nothing has been changed then.
-        """
-        for name in self._changing:
-            mine = self._plain(name)
-            if name not in snapshot or (snapshot[name].shape, snapshot[name].dtype) != (mine.shape, mine.dtype):
-                raise ValueError(f"snapshot does not fit {self!r}: {name} must be {mine.dtype} {mine.shape}")
-        for name in self._changing:
-            self._plain(name)[...] = snapshot[name]
-
-    def _plain(self, name: str) -> NDArray[Any]:
-        """An array of this environment as numbers: the same memory."""
-        array: NDArray[Any] = getattr(self, name)
-        if array.dtype.names is None:
-            return array
-        return array.view(np.ndarray).view(np.uint8).reshape(self.n_envs, -1)
 
 
 _CHANGING = ("units", "battles", "obs", "state", "available", "reward", "terminated", "truncated", "won")

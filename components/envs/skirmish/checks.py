@@ -28,3 +28,18 @@ def are_available(actions: NDArray[Any], available: NDArray[np.bool_]) -> NDArra
 def not_available(action: str, available: NDArray[np.bool_]) -> ValueError:
     """Return the refusal of an action of an agent that may take those of the mask `available` (U,)."""
     return ValueError(f"{action} is not available, of these one is: {np.flatnonzero(available).tolist()}")
+
+
+def opponent_actions(actions: NDArray[Any], available: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the actions (B, E) that an opponent answered with, and 0 in the battles that are `over` (B,).
+
+    Raises:
+        ValueError: they have another shape or type, or one is not available (B, E, U); the message names it.
+    """
+    actions = np.asarray(actions)
+    check_integers(actions, available.shape[:2], "the opponent's actions")
+    wrong = np.argwhere(~are_available(actions, available) & ~over[:, None])
+    if len(wrong):
+        b, e = wrong[0]
+        raise not_available(f"battle {b}, enemy {e}: the opponent's action {actions[b, e]}", available[b, e])
+    return np.ascontiguousarray(np.where(over[:, None], 0, actions), np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import kernel
-from .checks import are_available, check_integers, not_available
+from .checks import opponent_actions
 from .kernel.constants import CELLS, Played, Seen
 from .options import EDITIONS, Features
 from .records import UNIT, records
@@ -85,14 +85,7 @@ class Opposition:
         Raises:
             ValueError: it answers with another shape or type, or with an action that is not available.
         """
-        actions = np.asarray(opponent(self))
-        check_integers(actions, (len(self.over), self.n_agents), "the opponent's actions")
-        wrong = np.argwhere(~are_available(actions, self.available) & ~self.over[:, None])
-        if len(wrong):
-            b, e = wrong[0]
-            asked = f"battle {b}, enemy {e}: the opponent's action {actions[b, e]}"
-            raise not_available(asked, self.available[b, e])
-        return np.ascontiguousarray(actions, np.int64)
+        return opponent_actions(opponent(self), self.available, self.over)
 
 
 Opponent = Callable[[Opposition], NDArray[np.int64]]

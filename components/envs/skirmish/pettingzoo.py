@@ -1,6 +1,8 @@
 """The simulator as a PettingZoo `ParallelEnv` (extra `pettingzoo`)."""
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -14,39 +16,49 @@ Seen = dict[str, NDArray[Any]]
 """`observation` (O,) float32 in [-1, 1], and `action_mask` (U,) int8: 1 for each action that is available."""
 
 
-class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  # PettingZoo has no types
-    """One battle; agents are `agent_0`, `agent_1`, … as SMAC numbers them.
+class BatchOfOne(Protocol):
+    """B battles, of which a `BattleParallelEnv` plays one."""
 
-    All agents stay until the battle ends, and end together. The dead have one action, 0, as in SMAC. Everyone is given
-    the team's reward. `state()` is what SMAC's `get_state` is. `infos` say, each for its agent, `alive`,
-    `battle_won`, and `replaced`: its action was not available and made into *stop* (*nothing* for the dead), since
-    much code of PettingZoo knows no masks.
+    n_actions: int
+    obs_size: int
+    obs: NDArray[np.float32]
+    state: NDArray[np.float32]
+    available: NDArray[np.bool_]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+    def reset(self) -> None: ...
+
+    def step(self, actions: NDArray[np.int64]) -> None: ...
+
+
+B = TypeVar("B", bound=BatchOfOne)
+
+
+class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignore[misc]  # PettingZoo has no types
+    """One battle of a simulator. All agents stay until it ends, and end together.
+
+    A subclass says what becomes of unavailable actions, and what agents earn and are told.
 
     Args:
-        scenario: as for `Battles`.
+        name: of the environment.
+        agents: their names, as they are numbered.
+        bound: of observations: from -bound to bound.
         seed: of the battles, until `reset` names another.
-        options: whatever else `Battles` takes.
-
-    Raises:
-        ValueError: as `Battles`.
+        make: makes a batch of one battle with a seed.
     """
 
-    def __init__(self, scenario: str = "8m", *, seed: int = 0, **options: Any) -> None:
-        self._scenario, self._options = scenario, options
-        self._env = Battles(scenario, 1, seed=seed, **options)
+    def __init__(self, name: str, agents: Sequence[str], bound: float, seed: int, make: Callable[[int], B]) -> None:
+        self._make, self._env = make, make(seed)
         self.render_mode = None
-        self.metadata = {
-            "name": f"skirmish_{self._env.scenario.name}_v0",
-            "render_modes": [],
-            "is_parallelizable": True,
-        }
+        self.metadata = {"name": name, "render_modes": [], "is_parallelizable": True}
         env = self._env
-        self.possible_agents = [f"agent_{i}" for i in range(env.n_agents)]
+        self.possible_agents = list(agents)
         self.agents: list[str] = []
         self.observation_spaces = {
             agent: spaces.Dict(
                 {
-                    "observation": spaces.Box(-1.0, 1.0, (env.obs_size,), np.float32),
+                    "observation": spaces.Box(-bound, bound, (env.obs_size,), np.float32),
                     "action_mask": spaces.MultiBinary(env.n_actions),
                 }
             )
@@ -54,12 +66,24 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
         }
         self.action_spaces = {agent: spaces.Discrete(env.n_actions) for agent in self.possible_agents}
 
+    @abstractmethod
+    def _chosen(self, given: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return available actions (1, A) for the given ones, and which have been replaced."""
+
+    @abstractmethod
+    def _rewards(self) -> list[float]:
+        """Return the reward of each agent in the last step."""
+
+    @abstractmethod
+    def _info(self, i: int) -> dict[str, Any]:
+        """Return what agent i is told."""
+
     def observation_space(self, agent: str) -> spaces.Dict:
-        """What an agent may see."""
+        """Return what an agent may see."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Discrete:
-        """What an agent may do."""
+        """Return what an agent may do."""
         return self.action_spaces[agent]
 
     def reset(
@@ -67,7 +91,7 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
     ) -> tuple[dict[str, Seen], dict[str, dict[str, Any]]]:
         """Start a battle; with a seed, the first that follows from it. There are no `options`."""
         if seed is not None:
-            self._env = Battles(self._scenario, 1, seed=seed, **self._options)
+            self._env = self._make(seed)
         self._env.reset()
         self.agents = list(self.possible_agents)
         return self._seen(), self._infos(np.zeros(len(self.agents), np.bool_))
@@ -83,17 +107,15 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
         missing = [agent for agent in self.possible_agents if agent not in actions]
         if missing:
             raise ValueError(f"no action was given for {', '.join(missing)}")
-        given = np.array([[int(actions[agent]) for agent in self.possible_agents]])
-        chosen, replaced = possible(self._env, given)
+        chosen, replaced = self._chosen(np.array([[int(actions[agent]) for agent in self.possible_agents]]))
         self._env.step(chosen)
         everyone = list(self.possible_agents)
-        reward = float(self._env.reward[0])
         terminated, truncated = bool(self._env.terminated[0]), bool(self._env.truncated[0])
         if terminated or truncated:
             self.agents = []
         return (
             self._seen(),
-            dict.fromkeys(everyone, reward),
+            dict(zip(everyone, self._rewards(), strict=True)),
             dict.fromkeys(everyone, terminated),
             dict.fromkeys(everyone, truncated),
             self._infos(replaced[0]),
@@ -105,7 +127,7 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
         return state
 
     def close(self) -> None:
-        """Nothing: all it holds is memory."""
+        """Do nothing: all it holds is memory."""
 
     def _seen(self) -> dict[str, Seen]:
         env = self._env
@@ -115,8 +137,40 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
         }
 
     def _infos(self, replaced: NDArray[np.bool_]) -> dict[str, dict[str, Any]]:
-        won, health = bool(self._env.won[0]), self._env.units["health"][0]
-        return {
-            agent: {"alive": bool(health[i] > 0.0), "battle_won": won, "replaced": bool(replaced[i])}
-            for i, agent in enumerate(self.possible_agents)
-        }
+        return {agent: {**self._info(i), "replaced": bool(replaced[i])} for i, agent in enumerate(self.possible_agents)}
+
+
+class SkirmishParallelEnv(BattleParallelEnv[Battles]):
+    """One battle; agents are `agent_0`, `agent_1`, … as SMAC numbers them.
+
+    The dead have one action, 0, as in SMAC. Everyone is given the team's reward. `state()` is what SMAC's `get_state`
+    is. `infos` say, each for its agent, `alive`, `battle_won`, and `replaced`: its action was not available and made
+    into *stop* (*nothing* for the dead), since much code of PettingZoo knows no masks.
+
+    Args:
+        scenario: as for `Battles`.
+        seed: of the battles, until `reset` names another.
+        options: whatever else `Battles` takes.
+
+    Raises:
+        ValueError: as `Battles`.
+    """
+
+    def __init__(self, scenario: str = "8m", *, seed: int = 0, **options: Any) -> None:
+        first = Battles(scenario, 1, seed=seed, **options)
+        super().__init__(
+            f"skirmish_{first.scenario.name}_v0",
+            [f"agent_{i}" for i in range(first.n_agents)],
+            1.0,
+            seed,
+            lambda seed: Battles(scenario, 1, seed=seed, **options),
+        )
+
+    def _chosen(self, given: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        return possible(self._env, given)
+
+    def _rewards(self) -> list[float]:
+        return [float(self._env.reward[0])] * len(self.possible_agents)
+
+    def _info(self, i: int) -> dict[str, Any]:
+        return {"alive": bool(self._env.units["health"][0, i] > 0.0), "battle_won": bool(self._env.won[0])}

@@ -24,109 +24,41 @@ Or armies drawn for each episode, instead of groups:
 """
 
 import tomllib
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .scenarios import SCENARIOS, Scenario, make_scenario
 from .tables import kinds_table
 from .terrain import MAP_SIZE, TERRAINS, Terrain, carved
+from .toml_checks import REQUIRED, by_name, list_of, number, of_type, table_of
 
 MOST_UNITS = 128
 """Of both sides together: what happens in a tick grows with the square of it."""
 
-Check = Callable[[Any, str], Any]
-"""Returns a value of a file as it is used; raises `ValueError`, which says where it stands, if it is wrong."""
-
-_REQUIRED: Any = object()
-
-
-def _number(least: float, most: float = inf, *, whole: bool = False, above: bool = False) -> Check:
-    kind = "an integer" if whole else "a number"
-    lower = f"above {least:g}" if above else f"at least {least:g}"
-    wanted = f"{kind} {lower}" if most == inf else f"{kind} from {least:g} to {most:g}"
-
-    def check(value: Any, where: str) -> float:
-        fits = isinstance(value, int) or (isinstance(value, float) and not whole)
-        if isinstance(value, bool) or not fits or not least <= value <= most or (above and value == least):
-            raise ValueError(f"{where} is {value!r}, must be {wanted}")
-        return value if whole else float(value)
-
-    return check
-
-
-def _of_type(kind: type, words: str) -> Check:
-    def check(value: Any, where: str) -> Any:
-        if not isinstance(value, kind):
-            raise ValueError(f"{where} is {value!r}, must be {words}")
-        return value
-
-    return check
-
-
-def _list_of(each: Check, size: int | None = None) -> Check:
-    def check(value: Any, where: str) -> list[Any]:
-        if not isinstance(value, list) or (size is not None and len(value) != size):
-            raise ValueError(f"{where} is {value!r}, must be a list" + (f" of {size} values" if size else ""))
-        return [each(item, f"{where}.{k}") for k, item in enumerate(value)]
-
-    return check
-
-
-def _by_name(each: Check) -> Check:
-    def check(value: Any, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict) or not value:
-            raise ValueError(f"{where} is {value!r}, must be a table with an entry at least")
-        return {name: each(item, f"{where}.{name}") for name, item in value.items()}
-
-    return check
-
-
-def _table(**fields: tuple[Check, Any]) -> Check:
-    """Return a check of a table with these fields, each with its default."""
-
-    def check(value: Any, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where} is {value!r}, must be a table")
-        inside = f"{where}." if where else ""
-        for name in value:
-            if name not in fields:
-                raise ValueError(f"{inside}{name} is unknown; there are {', '.join(fields)}")
-        for name, (_, default) in fields.items():
-            if name not in value and default is _REQUIRED:
-                raise ValueError(f"{inside}{name} is missing")
-        return {
-            name: each(value[name], inside + name) if name in value else default
-            for name, (each, default) in fields.items()
-        }
-
-    return check
-
-
-_COUNT = _number(1, MOST_UNITS, whole=True)
-_POINT = _list_of(_number(0.0, MAP_SIZE), 2)
-_TEXT = _of_type(str, "a text")
-_FLAG = _of_type(bool, "true or false")
-_GROUPS = _list_of(_table(units=(_by_name(_COUNT), _REQUIRED), at=(_POINT, _REQUIRED)))
-_RECTANGLES = _list_of(_list_of(_of_type(int, "an integer"), 4))
+_COUNT = number(1, MOST_UNITS, whole=True)
+_POINT = list_of(number(0.0, MAP_SIZE), 2)
+_TEXT = of_type(str, "a text")
+_FLAG = of_type(bool, "true or false")
+_GROUPS = list_of(table_of(units=(by_name(_COUNT), REQUIRED), at=(_POINT, REQUIRED)))
+_RECTANGLES = list_of(list_of(of_type(int, "an integer"), 4))
 
 
 def _ground(value: Any, where: str) -> Any:
     return value if isinstance(value, str) else _RECTANGLES(value, where)
 
 
-_DRAW = _table(
-    allies=(_COUNT, _REQUIRED),
-    enemies=(_COUNT, _REQUIRED),
-    weights=(_by_name(_number(0.0, above=True)), _REQUIRED),
-    never_alone=(_list_of(_TEXT), ()),
-    surrounded=(_number(0.0, 1.0), 0.5),
-    types=(_list_of(_TEXT), ()),  # the order of the one-hot columns; by name, if empty
+_DRAW = table_of(
+    allies=(_COUNT, REQUIRED),
+    enemies=(_COUNT, REQUIRED),
+    weights=(by_name(number(0.0, above=True)), REQUIRED),
+    never_alone=(list_of(_TEXT), ()),
+    surrounded=(number(0.0, 1.0), 0.5),
+    types=(list_of(_TEXT), ()),  # the order of the one-hot columns; by name, if empty
 )
-_FILE = _table(
+_FILE = table_of(
     name=(_TEXT, ""),
-    limit=(_number(1, 10_000, whole=True), _REQUIRED),
+    limit=(number(1, 10_000, whole=True), REQUIRED),
     terrain=(_ground, "strip"),
     winding=(_FLAG, False),  # units look for ways round corners, as they must where rectangles make up a maze
     allies=(_GROUPS, ()),

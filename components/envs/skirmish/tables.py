@@ -16,7 +16,7 @@ from .units import TICKS_PER_SECOND, Ruleset, UnitType, armed
 
 SPAWN_GAP = 0.02
 
-YIELDING, MELEE_YIELDING, SMALL_MELEE_YIELDING = 0.25, 0.16, 0.35
+YIELDING, LARGE_MELEE_YIELDING = 0.25, 0.16
 """What those who fight take of an overlap with a friend who walks; foes do not move them. Fitted to how long real
 armies of marines need (too little, and the rear ranks find no place to shoot from), and to what random play of real
 zealots kills of a swarm (too little, and zerglings are in each other's way; too much, and all of them bite at once)."""
@@ -125,9 +125,8 @@ def _describe(kind: Any, unit: UnitType, row: int, scenario: Scenario) -> None:
         kind["shoot"] = max(armed(unit, "lotv").weapon.range, scenario.least_shoot)
     kind["health"], kind["shield"], kind["armour"] = unit.health, unit.shield, unit.armour
     kind["radius"], kind["separation"] = unit.radius, unit.separation
-    kind["yielding"] = YIELDING
-    if weapon.range < MELEE_RANGE:
-        kind["yielding"] = SMALL_MELEE_YIELDING if unit.radius < SMALL else MELEE_YIELDING
+    is_large_melee = weapon.range < MELEE_RANGE and unit.radius >= SMALL
+    kind["yielding"] = LARGE_MELEE_YIELDING if is_large_melee else YIELDING
     kind["speed"] = unit.speed / TICKS_PER_SECOND
     kind["acceleration"] = unit.acceleration / TICKS_PER_SECOND**2
     kind["layer"] = LAYERS[unit.layer]

@@ -344,7 +344,7 @@ def test_a_foe_does_not_move_one_who_fights(stage, harmless):
 
 def test_zerglings_that_fight_make_more_room_for_friends_than_zealots():
     kinds = Skirmish("corridor", 1).kinds.reshape(-1)
-    assert kinds["yielding"].tolist() == [0.16] * 6 + [0.35] * 24
+    assert kinds["yielding"].tolist() == [0.16] * 6 + [0.25] * 24
 
 
 def test_a_walker_goes_round_one_who_stands_in_its_way(stage, harmless):

@@ -418,7 +418,7 @@ def test_the_name_of_a_file_is_recorded_with_its_whole_path(monkeypatch) -> None
     assert named.named("adapted_envs.py:counted") == f"{HERE}/adapted_envs.py:counted"
     assert named.named("gymnasium:ale_py:ALE/Pong-v5") == "gymnasium:ale_py:ALE/Pong-v5"
     for wrong in ("cartpole", "gymnasium:", "mine.py", "mine:make env"):
-        with pytest.raises(ValueError, match="it must be skirmish, smac, gymnasium:ID"):
+        with pytest.raises(ValueError, match="it must be skirmish, smac, air_combat:MAP, gymnasium:ID"):
             named.named(wrong)
 
 
