@@ -1,7 +1,8 @@
-"""Table III and Fig. 8 of DMCAF: QMIX, AW-QMIX and AWL-QMIX, with COMA, on four scenarios and in two settings.
+"""Table III, Fig. 8 and Fig. 9 of DMCAF: its modes on four scenarios of SMAC and in air combat, in two settings.
 
     python benchmarks/dmcaf.py                                      all of it, below runs/dmcaf
     python benchmarks/dmcaf.py --parts table --settings game        Table III at game speed: minutes
+    python benchmarks/dmcaf.py --parts maca                         Fig. 9: hierarchical QMIX in air combat
     python benchmarks/dmcaf.py --list                               the runs, and how long they take
 
 The settings are the simulator as it is (`simulator`), and the simulator at the speed of StarCraft II (`game`,
@@ -11,9 +12,12 @@ The settings are the simulator as it is (`simulator`), and the simulator at the 
 - The table measures the environment steps that each mode collects in a second while it learns, for `--seconds` each.
 - The figure needs whole runs, of as many environment steps in each mode. There is a picture for each scenario: win rate
   and return of greedy tests, against environment steps and against minutes.
+- Fig. 9 needs whole runs, too: Hierq-1, AWL-hierq-4, AWL-hierq-12, and flat QMIX on the workers of the last. Its table
+  says when each reached the level at which the rules are beaten in 80 % of the battles, and how often the best
+  parameters of each run win.
 
 Measurements and runs that are done are not made again, so that a command that was stopped goes on. The output goes to
-`--output`: `table.md`, `table.json`, and `SETTING_SCENARIO.png` with its table beside it.
+`--output`: `table.md`, `table.json`, and `SETTING_SCENARIO.png` with its table beside it; for Fig. 9 `SETTING_maca.md`.
 
 The rates are those of this machine: let nothing else run on it.
 """
@@ -24,17 +28,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from steady_run import EXPERIMENTS, rates
 
 from components.envs.game_speed import MEAN_S
 from components.reporting.compare import as_markdown
 from components.reporting.comparison import Group, read_trial, table
 from components.reporting.figure import comparison_figure
+from components.reporting.win_rate import WINDOW
 
 HERE = Path(__file__).resolve().parent
 STEPS = {"3m": 400_000, "8m": 1_000_000, "2s3z": 1_500_000, "5m_vs_6m": 3_000_000}
@@ -42,6 +50,7 @@ STEPS = {"3m": 400_000, "8m": 1_000_000, "2s3z": 1_500_000, "5m_vs_6m": 3_000_00
 PAPER = {"3m": (1.8, 6.6), "8m": (1.6, 6.5), "2s3z": (1.8, 7.6), "5m_vs_6m": (2.0, 6.4)}
 """Speeds of AW-QMIX and AWL-QMIX in the paper, in those of QMIX: the quotients of its Table III."""
 SETTINGS = {"simulator": "--no-game-speed", "game": "--game-speed"}
+PARTS = ("table", "figure", "maca")
 POLL_S = 5.0
 
 
@@ -54,10 +63,13 @@ class Mode:
     envs: int
     in_turn: bool
     """Whether one process plays and learns in turn."""
+    env: str = ""
+    """The environment of its scenarios, `air_combat:`; of SMAC's, none."""
 
     def words(self, setting: str, scenario: str, seed: int) -> list[str]:
         """Return what follows `orchestra run`, the experiment first."""
-        flags = ["--scenario", scenario, SETTINGS[setting], "--seed", str(seed)]
+        where = ["--env", self.env + scenario] if self.env else ["--scenario", scenario]
+        flags = [*where, SETTINGS[setting], "--seed", str(seed)]
         return [str(EXPERIMENTS / "dmcaf" / self.experiment), *flags, *(["--single-process"] if self.in_turn else [])]
 
 
@@ -67,6 +79,16 @@ AWL = Mode("AWL-QMIX", "awl_qmix.py", 12, in_turn=False)
 COMA = Mode("COMA", "coma.py", 12, in_turn=False)
 TABLE = (QMIX, AW, AWL)
 FIGURE = (QMIX, AW, AWL, COMA)
+AIR = "air_combat:"
+MACA = (
+    Mode("Hierq-1", "maca_hierq.py", 1, in_turn=True, env=AIR),
+    Mode("AWL-hierq-4", "maca_awl_hierq_4.py", 4, in_turn=False, env=AIR),
+    Mode("AWL-hierq-12", "maca_awl_hierq_12.py", 12, in_turn=False, env=AIR),
+    Mode("flat QMIX", "maca_qmix.py", 12, in_turn=False, env=AIR),
+)
+MACA_MAP, MACA_STEPS = "fighter10v10", 1_000_000
+LEVEL = 0.8
+"""Mean win rate of tests in succession at which the rules of the simulator count as beaten."""
 
 
 class Remaining:
@@ -239,8 +261,12 @@ def curve_words(cell: Cell, steps: int, runs: Path) -> list[str]:
     return [*words, "--steps", str(steps), "--runs-dir", str(runs / cell.setting / cell.scenario / cell.mode.label)]
 
 
-def draw(cells: Sequence[Cell], steps: dict[str, int], runs: Path, output: Path) -> None:
-    """Make the runs that are missing, and draw those of each setting and scenario when all of them are there."""
+def draw(cells: Sequence[Cell], steps: dict[str, int], runs: Path, output: Path) -> dict[str, list[Path]]:
+    """Make the runs that are missing, and draw those of each setting and scenario when all of them are there.
+
+    Returns all runs, by setting and label: `game AWL-hierq-4`.
+    """
+    made: dict[str, list[Path]] = {}
     have = {words for folder in runs.glob("*/*/*") for words in finished(folder)}
     missing = [cell for cell in cells if tuple(curve_words(cell, steps[cell.scenario], runs)) not in have]
     remaining = Remaining([expected_s(cell, steps[cell.scenario]) for cell in missing])
@@ -254,13 +280,16 @@ def draw(cells: Sequence[Cell], steps: dict[str, int], runs: Path, output: Path)
                 remaining.begin(f"figure, {cell.key}")
                 play(words, folder, steps[scenario], remaining)
                 remaining.end()
-            groups.setdefault(cell.mode.label, []).append(read_trial(finished(folder)[tuple(words)]))
+            run = finished(folder)[tuple(words)]
+            made.setdefault(f"{setting} {cell.mode.label}", []).append(run)
+            groups.setdefault(cell.mode.label, []).append(read_trial(run))
         lines = [Group(label, tuple(trials)) for label, trials in groups.items()]
         output.mkdir(parents=True, exist_ok=True)
         picture = output / f"{setting}_{scenario}.png"
         comparison_figure(lines).savefig(picture)
         picture.with_suffix(".md").write_text(as_markdown(table(lines)))
         print(f"curves  {picture}", flush=True)
+    return made
 
 
 def expected_s(cell: Cell, steps: int) -> float:
@@ -268,13 +297,76 @@ def expected_s(cell: Cell, steps: int) -> float:
     return steps * MEAN_S / cell.mode.envs if cell.setting == "game" else steps / 2000
 
 
+# Fig. 9 ---------------------------------------------------------------------------------------------------------------
+
+
+def reached_at(win_rate: NDArray[np.float64]) -> int | None:
+    """Return the last of the first `WINDOW` tests in succession whose mean is `LEVEL` or more; None without any."""
+    if len(win_rate) < WINDOW:
+        return None
+    means = np.convolve(win_rate, np.full(WINDOW, 1.0 / WINDOW), "valid")
+    enough = np.flatnonzero(means >= LEVEL - 1e-9)
+    return int(enough[0]) + WINDOW - 1 if len(enough) else None
+
+
+def maca_rows(runs: dict[str, list[Path]], setting: str) -> list[dict[str, Any]]:
+    """Return a row for each mode: when its runs reached `LEVEL`, in medians, and how often their best parameters win.
+
+    A run reached it at the last of the first `WINDOW` tests in succession whose mean is `LEVEL` or more. A mode reached
+    it if more than half of its runs did.
+    """
+    rows: list[dict[str, Any]] = []
+    for mode in MACA:
+        folders = runs[f"{setting} {mode.label}"]
+        trials = [read_trial(folder) for folder in folders]
+        first = [reached_at(trial.win_rate) for trial in trials]
+        # A run that never reached it took longer than any that did.
+        steps, minutes = (
+            median([inf if k is None else float(axis[k]) for axis, k in zip(axes, first, strict=True)])
+            for axes in ([trial.env_steps for trial in trials], [trial.minutes for trial in trials])
+        )
+        finals = [json.loads((folder / "summary.json").read_text())["best"]["win_rate"] for folder in folders]
+        rows.append(
+            {
+                "runs": mode.label,
+                "seeds": len(trials),
+                "reached": sum(k is not None for k in first),
+                "steps": steps,
+                "minutes": minutes,
+                "final": median(finals),
+                "finals": finals,
+            }
+        )
+    return rows
+
+
+def maca_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the rows as a page shows them, each with how many times sooner than the one before it was."""
+    head = ["runs", f"at {LEVEL:.0%}", "after steps", "minutes", "sooner than the line before", "best parameters win"]
+    lines, before = [head, ["---"] * len(head)], inf
+    for row in rows:
+        there = row["minutes"] < inf
+        lines.append(
+            [
+                row["runs"],
+                f"{row['reached']} of {row['seeds']}",
+                f"{row['steps']:,.0f}" if there else "not",
+                f"{row['minutes']:.1f}" if there else "not",
+                f"{before / row['minutes']:.2f}" if there and before < inf else "",
+                f"{row['final']:.1%} ({', '.join(f'{each:.1%}' for each in row['finals'])})",
+            ]
+        )
+        before = row["minutes"]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
 # The command ----------------------------------------------------------------------------------------------------------
 
 
-def cells_of(modes: Sequence[Mode], options: argparse.Namespace) -> Iterator[Cell]:
+def cells_of(modes: Sequence[Mode], scenarios: Sequence[str], options: argparse.Namespace) -> Iterator[Cell]:
     """Yield the measurements or runs, all modes of one seed before the next seed."""
     for setting in options.settings:
-        for scenario in options.scenarios:
+        for scenario in scenarios:
             for seed in options.seeds:
                 for mode in modes:
                     yield Cell(setting, scenario, mode, seed)
@@ -282,24 +374,30 @@ def cells_of(modes: Sequence[Mode], options: argparse.Namespace) -> Iterator[Cel
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=("table", "figure"), default=["table", "figure"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--scenarios", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of the table (default: 30)")
-    parser.add_argument("--steps", type=int, help="of each run of the figure (default: as in learning.py)")
+    parser.add_argument(
+        "--steps", type=int, help="of each run of the figures (default: as in learning.py; 1,000,000 in air combat)"
+    )
     parser.add_argument("--runs-dir", type=Path, default=Path("runs/dmcaf"))
     parser.add_argument("--output", type=Path, default=HERE.parent / "docs" / "results" / "dmcaf")
     parser.add_argument("--list", action="store_true", help="say what the runs are, and make none")
     options = parser.parse_args(arguments)
     runs = options.runs_dir.resolve()
     steps = {scenario: options.steps or STEPS[scenario] for scenario in options.scenarios}
-    measured, curves = list(cells_of(TABLE, options)), list(cells_of(FIGURE, options))
+    measured, curves = (list(cells_of(modes, options.scenarios, options)) for modes in (TABLE, FIGURE))
+    battles = list(cells_of(MACA, [MACA_MAP], options))
+    steps[MACA_MAP] = options.steps or MACA_STEPS
     if options.list:
         for cell in measured if "table" in options.parts else ():
             print(f"table   {cell.key}  {as_time(2 * options.seconds)}")
-        for cell in curves if "figure" in options.parts else ():
-            print(f"figure  {cell.key}  {as_time(expected_s(cell, steps[cell.scenario]))}")
+        drawn = [("figure", each) for each in curves] + [("maca", each) for each in battles]
+        for part, cell in drawn:
+            if part in options.parts:
+                print(f"{part:7} {cell.key}  {as_time(expected_s(cell, steps[cell.scenario]))}")
         return
     if "table" in options.parts:
         rows = table_rows(measured, measure(measured, options.seconds, runs / "table.json"))
@@ -309,6 +407,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(table_markdown(rows))
     if "figure" in options.parts:
         draw(curves, steps, runs, options.output)
+    if "maca" in options.parts:
+        made = draw(battles, steps, runs, options.output)
+        for setting in options.settings:
+            page = maca_markdown(maca_rows(made, setting))
+            (options.output / f"{setting}_maca.md").write_text(page)
+            print(page)
 
 
 if __name__ == "__main__":

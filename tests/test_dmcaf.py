@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from components.envs import AsyncEnv, Skirmish
+from components.envs.air_combat.env import AirCombat
 from components.envs.game_speed import GameSpeed
 from orchestra import Flags, Topology, build, load_experiment
 
@@ -62,6 +63,29 @@ def test_the_workers_of_a_mode_play_the_environments_that_it_names(name: str) ->
         make = player.factory.keywords["env"]
         assert (make.func is AsyncEnv) is asynchronous
         assert (make.args[0].func if asynchronous else make.func) is GameSpeed
+
+
+MACA = {"maca_hierq": (1, 1, False), "maca_awl_hierq_4": (2, 2, True), "maca_awl_hierq_12": (3, 4, True)}
+
+
+@pytest.mark.parametrize("name", MACA)
+def test_a_mode_of_fig_9_has_the_papers_workers_and_environments_and_the_learner_of_hierq_1(name: str) -> None:
+    layout = dict(zip(("workers", "envs_per_worker", "asynchronous"), MACA[name], strict=True))
+    assert Flags.of(experiment(name)).defaults == {**Flags.of(experiment("maca_hierq")).defaults, **layout}
+
+
+def test_flat_qmix_plays_on_the_workers_of_awl_hierq_12() -> None:
+    of_awl = Flags.of(experiment("maca_awl_hierq_12")).defaults
+    assert Flags.of(experiment("maca_qmix")).defaults == {**of_awl, "algorithm": "qmix"}
+
+
+def test_air_combat_at_game_speed_waits_in_workers_alone() -> None:
+    topology = build(experiment("maca_awl_hierq_4"), {"game_speed": True})
+    (evaluator,) = actors(topology, "Evaluator")
+    assert evaluator.factory.keywords["env"].func is AirCombat
+    players = actors(topology, "Worker")
+    assert [player.factory.keywords["n_envs"] for player in players] == [2, 2]
+    assert all(player.factory.keywords["env"].args[0].func is GameSpeed for player in players)
 
 
 @pytest.fixture
@@ -175,5 +199,83 @@ def test_the_figure_is_made_of_whole_runs_and_goes_on_where_it_was_stopped(
     page = (tmp_path / "output" / "simulator_3m.md").read_text()
     assert "| QMIX | 1 |" in page
     assert "| AWL-QMIX | 1 |" in page
+    monkeypatch.setattr(dmcaf, "play", lambda *given: pytest.fail("a finished run was made again"))
+    dmcaf.main(made)
+
+
+def a_run(folder: Path, win_rates: list[float], minutes_of_a_test: float, best: float) -> Path:
+    """Write the files of a finished run with a test every 20,000 steps."""
+    folder.mkdir(parents=True)
+    records = [
+        {
+            "elapsed_s": 60.0 * minutes_of_a_test * k,
+            "env_steps": 20_000 * k,
+            "updates": k,
+            "tests": k,
+            "test_env_steps": 20_000 * k,
+            "test_win_rate": win_rate,
+            "test_return": 10.0 * win_rate,
+        }
+        for k, win_rate in enumerate(win_rates, 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "config.json").write_text(json.dumps({"flags": {}, "seed": 1}))
+    (folder / "summary.json").write_text(json.dumps({"best": {"win_rate": best}}))
+    return folder
+
+
+def test_fig_9_tells_when_most_runs_of_a_mode_reached_the_level_and_how_much_sooner(
+    dmcaf: ModuleType, tmp_path: Path
+) -> None:
+    # Means of five tests reach 0.8 at the 7th: (0.7 + 0.7 + 0.8 + 0.9 + 0.9) / 5.
+    rising = [0.0, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 0.0]
+    runs = {
+        f"game {mode.label}": [
+            a_run(tmp_path / mode.label / str(seed), curve, minutes, best)
+            for seed, (curve, best) in enumerate([(rising, 0.85), (rising, 0.9), ([0.5] * 8, 0.5)])
+        ]
+        for mode, minutes in zip(dmcaf.MACA, (20.0, 5.0, 2.0, 2.0), strict=True)
+    }
+    runs["game flat QMIX"][0] = runs["game flat QMIX"][2]
+    rows = dmcaf.maca_rows(runs, "game")
+    assert [row["reached"] for row in rows] == [2, 2, 2, 1]
+    assert [row["minutes"] for row in rows] == [140.0, 35.0, 14.0, float("inf")]
+    lines = dmcaf.maca_markdown(rows).splitlines()
+    assert lines[2] == "| Hierq-1 | 2 of 3 | 140,000 | 140.0 |  | 85.0% (85.0%, 90.0%, 50.0%) |"
+    assert lines[3] == "| AWL-hierq-4 | 2 of 3 | 140,000 | 35.0 | 4.00 | 85.0% (85.0%, 90.0%, 50.0%) |"
+    assert lines[4] == "| AWL-hierq-12 | 2 of 3 | 140,000 | 14.0 | 2.50 | 85.0% (85.0%, 90.0%, 50.0%) |"
+    assert lines[5] == "| flat QMIX | 1 of 3 | not | not |  | 50.0% (50.0%, 90.0%, 50.0%) |"
+
+
+def test_fig_9_is_made_of_four_modes_on_the_map_of_ten_against_ten(
+    dmcaf: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dmcaf.main(["--list", "--parts", "maca", "--settings", "game", "--seeds", "2"])
+    assert capsys.readouterr().out.splitlines() == [
+        "maca    game fighter10v10 Hierq-1 seed 2  2:47:20",
+        "maca    game fighter10v10 AWL-hierq-4 seed 2  0:41:50",
+        "maca    game fighter10v10 AWL-hierq-12 seed 2  0:13:57",
+        "maca    game fighter10v10 flat QMIX seed 2  0:13:57",
+    ]
+    words = dmcaf.MACA[0].words("game", "fighter10v10", 2)
+    assert Path(words[0]).exists()
+    assert words[1:] == ["--env", "air_combat:fighter10v10", "--game-speed", "--seed", "2", "--single-process"]
+
+
+@pytest.mark.minutes
+def test_fig_9_is_made_of_whole_runs_of_hierarchical_and_flat_qmix(
+    dmcaf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["--learning-starts", "4", "--batch-size", "4", "--hidden-size", "8", "--eval-episodes", "2"]
+    words = dmcaf.Mode.words
+    monkeypatch.setattr(dmcaf.Mode, "words", lambda *given: [*words(*given), *small, "--final-eval-episodes", "2"])
+    where = ["--runs-dir", str(tmp_path / "runs"), "--output", str(tmp_path / "output")]
+    made = ["--parts", "maca", "--settings", "simulator", "--seeds", "1", "--steps", "800", *where]
+    dmcaf.main(made)
+    assert (tmp_path / "output" / "simulator_fighter10v10.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "output" / "simulator_maca.md").read_text()
+    assert [line.split(" | ")[:2] for line in page.splitlines()[2:]] == [
+        [f"| {mode.label}", "0 of 1"] for mode in dmcaf.MACA
+    ]
     monkeypatch.setattr(dmcaf, "play", lambda *given: pytest.fail("a finished run was made again"))
     dmcaf.main(made)

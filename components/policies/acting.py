@@ -242,16 +242,16 @@ class RecurrentActing(ActingPolicy):
         epsilon: float,
         rng: np.random.Generator,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        said, after = self._step(obs, last_actions, hidden)
+        said, after = self.values(obs, last_actions, hidden)
         return self._choose(np.where(available, said, -np.inf), available, epsilon, rng), after
 
     def outputs(
         self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
     ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
-        said, after = self._step(np.ascontiguousarray(frames["obs"]), last_actions, hidden)
+        said, after = self.values(np.ascontiguousarray(frames["obs"]), last_actions, hidden)
         return {"logits": said.copy()}, after
 
-    def _step(
+    def values(
         self, obs: NDArray[np.float32], last_actions: NDArray[np.int64], hidden: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the network's output (B, A, U), valid until the next call, and the next hidden state (B, A, H)."""

@@ -12,6 +12,7 @@ from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
 from components.policies.acting import ActingPolicy, epsilon_greedy, recurrent_acting, softmax_mixture
 from components.policies.base import Policy
+from components.policies.hierarchical_acting import hierarchical_acting
 from components.policies.ppo_acting import ppo_acting
 from components.policies.ppo_options import TEAM
 from components.policies.pqn_acting import pqn_acting
@@ -110,6 +111,9 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "pqn-vdn": Algorithm(
         "components.policies.pqn:PqnVdn", pqn_acting(hidden_size=128, layers=2, recurrent=False), own_flags=True
+    ),
+    "hierq": Algorithm(
+        "components.policies.hierarchical:Hierq", hierarchical_acting(subtask_steps=5, factored=True), own_flags=True
     ),
     "ppo": Algorithm("components.policies.ppo:Ppo", ppo_acting(), own_flags=True),
     "ippo": Algorithm("components.policies.ppo:Ippo", ppo_acting(**TEAM, critic_input="obs"), own_flags=True),

@@ -85,7 +85,7 @@ class RecurrentPolicy(ModulePolicy):
     def __init__(self, spec: EnvSpec, **options: Unpack[RecurrentOptions]) -> None:
         self.spec, self.options = spec, Options(**options)
         with torch.random.fork_rng(devices=[]):
-            self.agent = RecurrentAgent(spec, self.options.hidden_size)
+            self.agent = RecurrentAgent(self.network_spec, self.options.hidden_size)
         super().__init__(
             spec,
             seed=self.options.seed,
@@ -102,6 +102,15 @@ class RecurrentPolicy(ModulePolicy):
         said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Choose actions, as an `acting.Choice`."""
+
+    @property
+    def network_spec(self) -> EnvSpec:
+        """Sizes of the agents' network: those of the environment, unless it has other outputs than its actions."""
+        return self.spec
+
+    def _done(self, batch: EpisodeBatch) -> NDArray[np.int64]:
+        """Return what the network is told of each step afterwards, (E, T, A): numbers of its outputs."""
+        return batch.actions
 
     def prepare(self) -> None:
         if self.options.compiled:
@@ -159,11 +168,12 @@ class RecurrentPolicy(ModulePolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
         """
         self._check(batch)
-        spec, packing = self.spec, Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
+        spec, packing = self.network_spec, Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
         n_episodes = len(batch.lengths)
         # Step k arrives at frame k + E: there its action is the last one.
         last_actions = np.full((len(packing.frames), spec.n_agents), -1)
-        last_actions[n_episodes:] = batch.actions.reshape(-1, spec.n_agents)[packing.steps]
+        last_actions[n_episodes:] = self._done(batch).reshape(-1, spec.n_agents)[packing.steps]
+        actions = batch.actions.reshape(-1, spec.n_agents)[packing.steps]
         inputs = AgentInputs.of(
             batch.obs,
             packing,
@@ -176,7 +186,7 @@ class RecurrentPolicy(ModulePolicy):
         return PackedSteps(
             packing=packing,
             inputs=inputs.to(self._device, self._dtype),
-            actions=torch.from_numpy(last_actions[n_episodes:]).to(self._device),
+            actions=torch.from_numpy(actions).to(self._device),
             state=self._gather("state", batch.state, packing, torch.float32).to(self._dtype),
             available=self._gather("available", batch.available, packing, torch.bool),
             departs=torch.from_numpy(packing.departs).to(self._device),

@@ -1,0 +1,169 @@
+"""Acting on two levels by NumPy alone: every c steps an agent chooses a sub-task, in each step an action of it.
+
+Letters in shapes: n copies, A agents, S sub-tasks, U actions, V outputs of the network, H hidden units.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.base import EnvSpec
+from components.experience import EPSILON, FieldSpec
+from components.policies.acting import HIDDEN_SIZE, Acted, ActingPolicy, RecurrentActing, epsilon_greedy
+from orchestra import UsageError
+
+Upper = Literal["learned", "random"]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Where the values of both levels are among the outputs of one recurrent network, which all agents share.
+
+    The first S outputs are values of the sub-tasks. Then each sub-task has values of its actions: one for each, or,
+    factored, one for each index of each axis of `EnvSpec.action_grid`, whose sum is the action's value (Tavakoli et al.
+    2018). So the sub-tasks share their history's encoding, as the roles of RODE (Wang et al. 2021) do.
+
+    Raises:
+        UsageError: the environment names no sub-tasks, has no such grid, or is not a team with discrete actions.
+    """
+
+    spec: EnvSpec
+    subtask_steps: int
+    """c."""
+    factored: bool
+    """Whether values of actions are sums over their parts; without effect where they have none."""
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        if not spec.subtasks:
+            raise UsageError(f"hierarchical QMIX needs sub-tasks (EnvSpec.subtasks), which {spec.name} does not have")
+        if spec.fields:
+            raise UsageError(f"hierarchical QMIX needs a team with discrete actions, which {spec.name} is not")
+        for task in spec.subtasks:
+            if not task.actions or not 0 <= min(task.actions) <= max(task.actions) < spec.n_actions:
+                raise UsageError(
+                    f"sub-task {task.name!r} of {spec.name} must have actions of 0 to {spec.n_actions - 1}"
+                )
+
+    @property
+    def n_subtasks(self) -> int:
+        """S."""
+        return len(self.spec.subtasks)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Sizes of the parts of an action."""
+        return self.spec.action_grid if self.factored and self.spec.action_grid else (self.spec.n_actions,)
+
+    @cached_property
+    def network_spec(self) -> EnvSpec:
+        """The environment as the network has it, with V "actions"."""
+        return replace(self.spec, n_actions=self.n_subtasks * (1 + sum(self.grid)))
+
+    @cached_property
+    def members(self) -> NDArray[np.bool_]:
+        """(S, U), which actions each sub-task has."""
+        members = np.zeros((self.n_subtasks, self.spec.n_actions), np.bool_)
+        for row, task in zip(members, self.spec.subtasks, strict=True):
+            row[list(task.actions)] = True
+        return members
+
+    @cached_property
+    def parts(self) -> NDArray[np.int64]:
+        """(S, U, m): the outputs whose sum is the value of each action in each sub-task."""
+        axes = np.unravel_index(np.arange(self.spec.n_actions), self.grid)
+        starts = np.cumsum([0, *self.grid[:-1]])
+        within = np.stack([start + axis for start, axis in zip(starts, axes, strict=True)], -1)
+        first = self.n_subtasks + sum(self.grid) * np.arange(self.n_subtasks)
+        return np.asarray(first[:, None, None] + within)
+
+    def offered(self, available: NDArray[np.bool_], subtasks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return the available actions (…, U) of each agent's sub-task; all available ones where it has none of them.
+
+        Args:
+            available: (…, U).
+            subtasks: (…).
+        """
+        offered = available & self.members[subtasks]
+        return np.where(offered.any(-1, keepdims=True), offered, available)
+
+    def done(self, subtasks: NDArray[np.int64], actions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what the network is told of a step afterwards: the output of the last part of its action, or -1."""
+        return np.where(actions < 0, -1, self.parts[subtasks, actions, -1])
+
+    @property
+    def fields(self) -> dict[str, FieldSpec]:
+        """The fields of a transition: beside ε, the sub-task of each agent."""
+        return {**EPSILON, "subtask": FieldSpec((), "int64", "step", agents=True, n_values=(self.n_subtasks,))}
+
+
+class HierarchicalActing(ActingPolicy):
+    """Acts ε-greedily on both levels. Its recurrent state has two more numbers: the sub-task, and its age in steps.
+
+    All agents choose a sub-task in the first step of an episode and every c steps from there.
+
+    Args:
+        levels: as the learner's.
+        hidden_size: H.
+        upper: "random" draws sub-tasks uniformly, whatever ε is.
+    """
+
+    def __init__(self, levels: Levels, *, hidden_size: int = HIDDEN_SIZE, upper: Upper = "learned") -> None:
+        self.levels, self.upper = levels, upper
+        self.fields = levels.fields
+        self._network = RecurrentActing(levels.network_spec, epsilon_greedy, hidden_size=hidden_size)
+
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        return np.zeros((n_envs, self.levels.spec.n_agents, self._network.hidden_size + 2), np.float32)
+
+    def params(self) -> NDArray[np.float32]:
+        return self._network.params()
+
+    def load(self, params: NDArray[np.float32]) -> None:
+        self._network.load(params)
+
+    def act_on(
+        self,
+        frames: Mapping[str, NDArray[Any]],
+        last_actions: NDArray[Any],
+        hidden: NDArray[np.float32],
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> Acted:
+        levels, available = self.levels, np.asarray(frames["available"])
+        memory, before, age = hidden[..., :-2], hidden[..., -2].astype(np.int64), hidden[..., -1]
+        told = levels.done(before, np.asarray(last_actions))
+        said, after = self._network.values(np.ascontiguousarray(frames["obs"]), told, np.ascontiguousarray(memory))
+        subtasks = np.where(age == 0.0, self._chosen(said[..., : levels.n_subtasks], epsilon, rng), before)
+        offered = levels.offered(available, subtasks)
+        values = np.take_along_axis(said[..., None, :], levels.parts[subtasks].reshape(*subtasks.shape, 1, -1), -1)
+        q = values.reshape(*available.shape, -1).sum(-1)
+        actions = epsilon_greedy(np.where(offered, q, -np.inf), offered, epsilon, rng)
+        state = np.concatenate([after, subtasks[..., None], ((age + 1) % levels.subtask_steps)[..., None]], -1)
+        return Acted(actions, state.astype(np.float32), {"subtask": subtasks})
+
+    def _chosen(self, values: NDArray[np.float32], epsilon: float, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return new sub-tasks (n, A), by their values (n, A, S)."""
+        everything = np.ones(values.shape, np.bool_)
+        return epsilon_greedy(values, everything, 1.0 if self.upper == "random" else epsilon, rng)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.levels.spec.name}>"
+
+
+def hierarchical_acting(
+    *, subtask_steps: int, factored: bool
+) -> Callable[[EnvSpec, Mapping[str, Any]], HierarchicalActing]:
+    """Return a function that makes the acting side of `Hierq` with these defaults."""
+
+    def make(spec: EnvSpec, options: Mapping[str, Any]) -> HierarchicalActing:
+        levels = Levels(spec, options.get("subtask_steps", subtask_steps), options.get("factored", factored))
+        upper = options.get("upper", "learned")
+        return HierarchicalActing(levels, hidden_size=options.get("hidden_size", HIDDEN_SIZE), upper=upper)
+
+    return make
