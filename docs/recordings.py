@@ -1,7 +1,7 @@
-"""Make the moving pictures of README: `make recordings`.
+"""Make the moving pictures of README and the pictures of air combat: `make recordings`.
 
 It trains QMIX on 8m for a minute or two on a terminal that nobody sees, and films the display. Then it films a battle
-of the trained policy.
+of the trained policy, and air combats between rules.
 """
 
 import argparse
@@ -53,17 +53,41 @@ DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 
 
 def main() -> None:
-    """Make both films."""
+    """Make all pictures, or a part of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=500_000, help="environment steps of the run (default: 500000)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the films go (default: beside this file)")
+    parser.add_argument("--part", choices=["training", "air_combat"], help="what to make (default: both)")
     options = parser.parse_args()
+    if options.part != "air_combat":
+        training(options.folder, options.steps)
+    if options.part != "training":
+        air_combat(options.folder)
+
+
+def training(folder: Path, steps: int) -> None:
+    """Make the films of a run and of a battle of what it learned."""
     with tempfile.TemporaryDirectory() as runs:
-        command = ["run", "qmix_8m", "--steps", str(options.steps), "--seed", "1", "--as", "film"]
+        command = ["run", "qmix_8m", "--steps", str(steps), "--seed", "1", "--as", "film"]
         pictures = [drawn(screen) for screen in screens([sys.executable, "-m", "orchestra", *command], folder=runs)]
-        save(pictures, options.folder / "display.gif")
-        film = ["play", f"{runs}/runs/qmix_8m/film", "--save", str(options.folder / "battle.gif"), "--fps", "6"]
-        subprocess.run([sys.executable, "-m", "orchestra", *film], check=True)
+        save(pictures, folder / "display.gif")
+        play(f"{runs}/runs/qmix_8m/film", folder / "battle.gif", "--fps", "6")
+
+
+def air_combat(folder: Path) -> None:
+    """Make a picture and a film of air combats, both small enough for a page."""
+    film = ["--opponent", "easy", "--seed", "1", "--every", "9", "--fps", "4"]
+    play("air_combat:fighter10v10", folder / "air_combat.gif", *film)
+    picture = folder / "air_combat.png"
+    play("air_combat:detector2_fighter10", picture, "--opponent", "hard", "--seed", "12", "--step", "109")
+    with Image.open(picture) as large:
+        small = large.convert("RGB").resize((large.width // 2, large.height // 2), Image.Resampling.LANCZOS)
+    small.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def play(what: str, file: Path, *flags: str) -> None:
+    """Run `orchestra play`, and save what it shows."""
+    subprocess.run([sys.executable, "-m", "orchestra", "play", what, "--save", str(file), *flags], check=True)
 
 
 def screens(command: list[str], *, folder: str) -> Iterator[pyte.Screen]:

@@ -21,11 +21,13 @@ from orchestra.cli.main import main
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_BY = {
+    "air_combat": "test_air_combat_docs",
     "algorithms": "test_algorithms_docs",
     "cluster_env": "components/test_cluster_env_docs",
     "debugging": "test_debugging",
     "environments": "test_environments_docs",
     "launchers": "orchestra/launch/test_launchers_docs",
+    "maca": "test_maca_docs",
     "own_algorithm": "test_own_algorithm_docs",
     "replay": "components/replay_server/test_replay_docs",
     "simulator": "test_simulator_docs",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from components.reporting.replaced_file import replaced
-from components.viewer.picture import battle_figure
-from components.viewer.recording import Battle
+from components.viewer.figures import figure_of
+from components.viewer.recorded import Recorded, watched
 from orchestra import UsageError
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -39,7 +39,7 @@ def check_file(path: Path) -> None:
         raise UsageError("--save: an .mp4 needs the program ffmpeg, which is not on the PATH; a .gif needs nothing")
 
 
-def save_picture(battle: Battle, path: Path, step: int) -> None:
+def save_picture(battle: Recorded, path: Path, step: int) -> None:
     """Write one step as a picture, in the format that its ending names; it is there in full or not at all.
 
     Raises:
@@ -47,26 +47,32 @@ def save_picture(battle: Battle, path: Path, step: int) -> None:
         OSError: it cannot be written.
     """
     with replaced(path) as unfinished:
-        battle_figure(battle, step, dpi=_PRINT_DPI).savefig(unfinished)
+        figure_of(battle, step, dpi=_PRINT_DPI).savefig(unfinished)
 
 
-def save_film(battles: Sequence[Battle], path: Path, fps: float) -> int:
-    """Write all steps of all battles, one frame each and some more of each end; returns how many frames.
+def save_film(battles: Sequence[Recorded], path: Path, fps: float, stride: int | None = None) -> int:
+    """Write steps of all battles, one frame each and some more of each end; returns how many frames.
+
+    Args:
+        battles: recordings.
+        path: its ending says how the film is written.
+        fps: frames per second.
+        stride: steps from one frame to the next; that of the recording by default.
 
     Raises:
         UsageError: ffmpeg failed; it says why.
         OSError: it cannot be written.
     """
     with replaced(path) as unfinished:
-        return (_write_gif if path.suffix == ".gif" else _write_mp4)(_images(battles), unfinished, fps)
+        return (_write_gif if path.suffix == ".gif" else _write_mp4)(_images(battles, stride), unfinished, fps)
 
 
-def _images(battles: Sequence[Battle]) -> Iterator[NDArray[np.uint8]]:
+def _images(battles: Sequence[Recorded], stride: int | None) -> Iterator[NDArray[np.uint8]]:
     """(height, width, 3) each, all of the size of the first: battles of drawn armies may need other sections."""
     size: tuple[int, int] | None = None
     for battle in battles:
-        for frame in battle.frames:
-            figure = battle_figure(battle, frame.step, dpi=_FILM_DPI)
+        for frame in watched(battle, stride):
+            figure = figure_of(battle, frame.step, dpi=_FILM_DPI)
             figure.canvas.draw()
             image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())[..., :3])  # type: ignore[attr-defined]  # Agg's
             size = size or (image.width, image.height)

@@ -37,6 +37,11 @@ class Frame:
     outcome: str = ""
     """`won`, `lost`, or `time is up`, in the last frame; empty before."""
 
+    @property
+    def activity(self) -> int:
+        """Attacks in the step."""
+        return len(self.strikes)
+
 
 @dataclass(frozen=True, slots=True)
 class Battle:
@@ -54,9 +59,14 @@ class Battle:
         """How many of the units are the agents'."""
         return len(self.sight)
 
+    @property
+    def stride(self) -> int:
+        """Every step is a frame of a film."""
+        return 1
+
     def busiest(self) -> int:
         """Return the first step with the largest share of attacking units: the step that a single picture shows."""
-        return max(self.frames, key=lambda frame: len(frame.strikes)).step
+        return max(self.frames, key=lambda frame: frame.activity).step
 
 
 def record(env: Skirmish, player: Player) -> Battle:
