@@ -1,9 +1,11 @@
 """A policy as an ONNX graph that acts greedily, and the check that it acts as the policy does.
 
-    inputs   obs (B, A, O) float32, available (B, A, U) bool, last_actions (B, A) int64, hidden (B, A, H) float32
-    outputs  actions (B, A) int64, next_hidden (B, A, H) float32
+    inputs   obs (B, A, O) float32, last_actions (B, A, …), hidden (B, A, H) float32, and where the policy sees them
+             available (B, A, …) bool, alive (B, A) bool
+    outputs  actions (B, A, …), next_hidden (B, A, H) float32
 
-`last_actions` is -1 and `hidden` zeros where an episode begins. B is free.
+Actions are int64, or float32 where they are continuous. `last_actions` is -1 (0 where actions are continuous) and
+`hidden` zeros where an episode begins. B is free.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,46 +16,26 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from components.envs.base import Env, EnvSpec
+from components.exports import onnx_networks
+from components.exports.onnx_graph import Graph
 from components.playing import play
-from components.policies.acting import ActingPolicy
+from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
 from components.policies.dqn import Dqn
+from components.policies.on_policy import OnPolicy
+from components.policies.pqn_learning import PqnLearner
 from components.policies.recurrent import RecurrentPolicy
+from components.policies.wrapped import WrappedPolicy
 from orchestra import UsageError, replacing
 
 OPSET = 17
 CLOSE = 1e-4
-"""By how much hidden states of ONNX and of the policy may differ."""
-
-Arrays = Mapping[str, NDArray[np.float32]]
-
-
-class _Graph:
-    """Collects nodes and constants; each operation returns the name of its output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def constant(self, array: NDArray[Any]) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def op(self, kind: str, *inputs: str, outputs: Sequence[str] = (), **attributes: Any) -> str:
-        named = list(outputs) or [f"n{len(self.nodes)}"]
-        self.nodes.append(helper.make_node(kind, list(inputs), named, **attributes))
-        return named[0]
-
-    def linear(self, x: str, weight: NDArray[np.float32], bias: NDArray[np.float32]) -> str:
-        return self.op("Add", self.op("MatMul", x, self.constant(weight.T)), self.constant(bias))
-
-    def greedy(self, values: str) -> None:
-        masked = self.op("Where", "available", values, self.constant(np.array(-np.inf, np.float32)))
-        self.op("ArgMax", masked, axis=-1, keepdims=0, outputs=["actions"])
+"""By how much hidden states and continuous actions of ONNX and of the policy may differ."""
+_TYPES = {"f": TensorProto.FLOAT, "b": TensorProto.BOOL, "i": TensorProto.INT64}
+_DTYPES = {"f": np.float32, "b": np.bool_, "i": np.int64, "u": np.int64}
 
 
 def write_onnx(path: Path, policy: Policy) -> None:
@@ -63,34 +45,24 @@ def write_onnx(path: Path, policy: Policy) -> None:
         UsageError: the policy is of a kind of which this knows no graph.
         OSError: the file cannot be written.
     """
-    graph = _Graph()
-    if isinstance(policy, RecurrentPolicy):
-        _recurrent(graph, policy.named_params(), policy.spec)
-    elif isinstance(policy, Dqn):
-        _dqn(graph, policy.named_params(), policy.layers)
-    else:
-        raise UsageError(
-            f"{type(policy).__name__} has no ONNX graph: those of QMIX, VDN, QPLEX, IQL, COMA and DQN are known; "
-            "export it as .safetensors"
-        )
-    spec = policy.spec
-    n_hidden = policy.initial_hidden(1).shape[-1]
-    agents, actions = spec.n_agents, spec.n_actions
-    of = helper.make_tensor_value_info
+    graph = Graph()
+    spec, n_hidden, seen = _added(graph, policy)
+    item, dtype = spec.schema.items["actions"]
+    shape, kind = list(item), "f" if dtype.kind == "f" else "i"
+    if "last_actions" not in {name for node in graph.nodes for name in node.input}:
+        graph.op("Identity", "last_actions", outputs=["_last"])  # an input that such a policy does without
+
+    def of(name: str, shape: Sequence[str | int], kind: str) -> Any:
+        return helper.make_tensor_value_info(name, _TYPES[kind], ["B", *shape])
+
+    inputs = [of(name, spec.schema.items[name][0], "f" if name == "obs" else "b") for name in seen]
+    memory = [spec.n_agents, n_hidden]
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             spec.name,
-            [
-                of("obs", TensorProto.FLOAT, ["B", agents, spec.obs_size]),
-                of("available", TensorProto.BOOL, ["B", agents, actions]),
-                of("last_actions", TensorProto.INT64, ["B", agents]),
-                of("hidden", TensorProto.FLOAT, ["B", agents, n_hidden]),
-            ],
-            [
-                of("actions", TensorProto.INT64, ["B", agents]),
-                of("next_hidden", TensorProto.FLOAT, ["B", agents, n_hidden]),
-            ],
+            [*inputs, of("last_actions", shape, kind), of("hidden", memory, "f")],
+            [of("actions", shape, kind), of("next_hidden", memory, "f")],
             graph.constants,
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -102,40 +74,29 @@ def write_onnx(path: Path, policy: Policy) -> None:
         file.write(model.SerializeToString())
 
 
-def _recurrent(graph: _Graph, arrays: Arrays, spec: EnvSpec) -> None:
-    """Add the agents' network: linear, ReLU, GRU, linear."""
-    own = {name.rpartition("agent.")[2]: array for name, array in arrays.items()}
-    embed, n_obs = own["embed.weight"], spec.obs_size
-    size = len(own["embed.bias"])
-    # A row for each last action; the first, of zeros, for none.
-    of_action = np.vstack([np.zeros((1, size), np.float32), embed[:, n_obs : n_obs + spec.n_actions].T])
-    of_agent = embed[:, n_obs + spec.n_actions :].T + own["embed.bias"]
-    place = graph.op("Add", "last_actions", graph.constant(np.array(1, np.int64)))
-    x = graph.op("Add", graph.op("Gather", graph.constant(of_action), place), graph.constant(of_agent))
-    x = graph.op("Relu", graph.op("Add", graph.op("MatMul", "obs", graph.constant(embed[:, :n_obs].T)), x))
-    thirds = graph.constant(np.array([size] * 3, np.int64))
-    of_x, of_h = [f"x_{gate}" for gate in "rzn"], [f"h_{gate}" for gate in "rzn"]
-    graph.op("Split", graph.linear(x, own["gru.weight_ih_l0"], own["gru.bias_ih_l0"]), thirds, axis=-1, outputs=of_x)
-    graph.op(
-        "Split", graph.linear("hidden", own["gru.weight_hh_l0"], own["gru.bias_hh_l0"]), thirds, axis=-1, outputs=of_h
+def _added(graph: Graph, policy: Policy) -> tuple[EnvSpec, int, list[str]]:
+    """Add the policy's network of acting; return its environment, the size of its memory, and what it sees."""
+    inner = policy.learner if isinstance(policy, WrappedPolicy) else policy
+    usual = ["obs", "available"]
+    if isinstance(inner, RecurrentPolicy):
+        onnx_networks.recurrent(graph, inner.named_params(), inner.spec)
+        return inner.spec, inner.initial_hidden(1).shape[-1], usual
+    if isinstance(inner, Dqn):
+        onnx_networks.dqn(graph, inner.named_params(), inner.layers)
+        return inner.spec, inner.initial_hidden(1).shape[-1], usual
+    if isinstance(inner, PqnLearner):
+        onnx_networks.pqn(graph, inner.named_params(), inner.sizes)
+        return inner.spec, inner.initial_hidden(1).shape[-1], usual
+    if isinstance(inner, OnPolicy):
+        on = inner.interface
+        onnx_networks.ppo(graph, inner.named_params(), on)
+        seen = ["obs", *(["available"] if on.masked else []), *(["alive"] if onnx_networks.sees_the_dead(on) else [])]
+        # The memory is the actor's; the critic has another one.
+        return inner.spec, on.networks.hidden_size if on.networks.recurrent else 1, seen
+    raise UsageError(
+        f"{type(policy).__name__} has no ONNX graph: those of QMIX, VDN, QPLEX, IQL, COMA, DQN, PPO, IPPO, MAPPO and "
+        "PQN are known; export it as .safetensors"
     )
-    r, z = (graph.op("Sigmoid", graph.op("Add", of_x[gate], of_h[gate])) for gate in (0, 1))
-    n = graph.op("Tanh", graph.op("Add", of_x[2], graph.op("Mul", r, of_h[2])))
-    kept = graph.op("Mul", z, graph.op("Sub", "hidden", n))
-    graph.op("Add", n, kept, outputs=["next_hidden"])
-    graph.greedy(graph.linear("next_hidden", own["head.weight"], own["head.bias"]))
-
-
-def _dqn(graph: _Graph, arrays: Arrays, layers: int) -> None:
-    """Add linear layers with ReLU between them, and no memory."""
-    x, weights = "obs", [array for array in arrays.values() if array.ndim == 2]
-    biases = [array for array in arrays.values() if array.ndim == 1]
-    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        x = graph.linear(x, weight, bias)
-        x = graph.op("Relu", x) if number < layers else x
-    graph.greedy(x)
-    graph.op("Identity", "last_actions", outputs=["_last"])  # an input that such a policy does without
-    graph.op("Identity", "hidden", outputs=["next_hidden"])
 
 
 class _Twins(ActingPolicy):
@@ -143,9 +104,13 @@ class _Twins(ActingPolicy):
 
     def __init__(self, policy: ActingPolicy, path: Path) -> None:
         self._policy = policy
+        self.fields, self.probe_frames = policy.fields, policy.probe_frames
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        inputs = {each.name: each.shape for each in self._session.get_inputs()}
+        self._seen = [name for name in inputs if name not in ("last_actions", "hidden")]
+        self._n_hidden = inputs["hidden"][-1]
         self.actions = self.other = 0
         """How many actions were compared, and how many were others."""
         self.apart = 0.0
@@ -154,25 +119,29 @@ class _Twins(ActingPolicy):
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
         return self._policy.initial_hidden(n_envs)
 
-    def act(
+    def act_on(
         self,
-        obs: NDArray[np.float32],
-        available: NDArray[np.bool_],
-        last_actions: NDArray[np.int64],
+        frames: Mapping[str, NDArray[Any]],
+        last_actions: NDArray[Any],
         hidden: NDArray[np.float32],
         *,
         epsilon: float,
         rng: np.random.Generator,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        frame = {"obs": obs, "available": available, "last_actions": last_actions, "hidden": hidden}
-        actions, after = self._policy.act(obs, available, last_actions, hidden, epsilon=epsilon, rng=rng)
-        theirs, memory = self._session.run(
-            ["actions", "next_hidden"], {k: np.ascontiguousarray(v) for k, v in frame.items()}
-        )
-        self.actions += actions.size
-        self.other += int((theirs != actions).sum())
-        self.apart = max(self.apart, float(np.abs(memory - after).max()))
-        return actions, after
+    ) -> Acted:
+        memory = hidden[..., : self._n_hidden]  # of the actor; a critic has the rest
+        given = {name: frames[name] for name in self._seen} | {"last_actions": last_actions, "hidden": memory}
+        arrays: dict[str, Any] = {
+            name: np.ascontiguousarray(array, _DTYPES[array.dtype.kind]) for name, array in given.items()
+        }
+        arrays["obs"] = np.ascontiguousarray(frames["obs"], np.float32)
+        theirs, after = self._session.run(["actions", "next_hidden"], arrays)
+        acted = self._policy.act_on(frames, last_actions, hidden, epsilon=epsilon, rng=rng)
+        mine = acted.actions
+        same = np.isclose(theirs, mine, rtol=0.0, atol=CLOSE) if mine.dtype.kind == "f" else theirs == mine
+        self.actions += mine.size
+        self.other += int((~same).sum())
+        self.apart = max(self.apart, float(np.abs(after - acted.hidden[..., : self._n_hidden]).max()))
+        return acted
 
     def params(self) -> NDArray[np.float32]:
         return self._policy.params()

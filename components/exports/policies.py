@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
 from components.policies.base import Policy
-from components.policies.in_rounds import InRounds
 from components.policies.modules import ModulePolicy
+from components.policies.wrapped import WrappedPolicy
 from components.trainer import Trainer
 from orchestra import (
     RunDirectory,
@@ -44,12 +44,12 @@ def learner_of(run: RunDirectory, spec: EnvSpec) -> Policy:
 
 
 def modules_of(policy: Policy) -> ModulePolicy:
-    """Return the part of a policy that is made of torch modules: itself, or what learns in rounds.
+    """Return the part of a policy that is made of torch modules: itself, or the learner that it wraps.
 
     Raises:
         UsageError: there is none.
     """
-    inner = policy.learner if isinstance(policy, InRounds) else policy
+    inner = policy.learner if isinstance(policy, WrappedPolicy) else policy
     if isinstance(inner, ModulePolicy):
         return inner
     raise UsageError(f"{type(policy).__name__} is not made of torch modules, so its arrays have no names")

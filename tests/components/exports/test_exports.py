@@ -13,7 +13,6 @@ from components.envs import Skirmish
 from components.exports.command import command
 from components.exports.policies import modules_of, write_safetensors
 from components.policies import ALGORITHMS
-from components.policies.base import Policy
 from orchestra import RunDirectory, UsageError
 
 
@@ -99,42 +98,10 @@ def env() -> Any:
     env.close()
 
 
-def policies_of(name: str, env: Any) -> tuple[Policy, Any]:
-    """A learner, and a policy that acts with its parameters; they are large enough that actions differ."""
-    learner = ALGORITHMS[name].learner(env.spec, seed=1)
-    learner.load(learner.params() * 3)
-    acting = ALGORITHMS[name].acting(env.spec, seed=0)
-    acting.load(learner.params())
-    return learner, acting
-
-
-@pytest.mark.parametrize("name", ["qmix", "qplex", "coma", "dqn"])
-def test_an_onnx_policy_acts_identically(name: str, env: Any, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    from components.exports.onnx_policy import check_onnx, write_onnx
-
-    learner, acting = policies_of(name, env)
-    write_onnx(tmp_path / "policy.onnx", learner)
-    assert check_onnx(tmp_path / "policy.onnx", acting, env, 4) >= 4 * 3
-
-    acting.load(-learner.params())
-    with pytest.raises(UsageError, match=r"does not act as the policy: \d+ of \d+ actions are others"):
-        check_onnx(tmp_path / "policy.onnx", acting, env, 4)
-
-
-def test_a_policy_without_a_graph_is_named(env: Any, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    from components.exports.onnx_policy import write_onnx
-
-    with pytest.raises(UsageError, match=r"^Mappo has no ONNX graph: .* export it as \.safetensors$"):
-        write_onnx(tmp_path / "policy.onnx", ALGORITHMS["mappo"].learner(env.spec, seed=0))
-    assert not (tmp_path / "policy.onnx").exists()
-
-
 @pytest.mark.parametrize("name", ["qmix", "mappo"])
 def test_safetensors_have_all_that_acting_needs_by_name(name: str, env: Any, tmp_path: Path) -> None:
     load_file = pytest.importorskip("safetensors.numpy").load_file
-    learner, _ = policies_of(name, env)
+    learner = ALGORITHMS[name].learner(env.spec, seed=1)
     named = modules_of(learner).named_params()
     write_safetensors(tmp_path / "policy.safetensors", named, {"policy": name})
     arrays = load_file(tmp_path / "policy.safetensors")
