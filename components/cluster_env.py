@@ -34,17 +34,8 @@ from orchestra import Arrays, Hosts, RunHandle, Topology, UsageError, freeze, im
 WAIT_S = 0.5
 """Seconds between two looks at whether the run still goes on."""
 MODES = ("asynchronous", "ahead", "min_nodes")
-PLAIN = (
-    "type",
-    "env_name",
-    "envs_per_node",
-    "env_kwargs",
-    "vectorization_mode",
-    "agent",
-    "kl_threshold",
-    "sync",
-    "seed",
-)
+OF_MAKE_ENVS = ("type", "env_name", "env_kwargs", "vectorization_mode")
+PLAIN = (*OF_MAKE_ENVS, "envs_per_node", "agent", "kl_threshold", "sync", "sync_max_lag", "seed")
 _names = itertools.count()
 
 
@@ -112,7 +103,7 @@ def cluster_nodes(
     sync: Annotated[str, Field(description="when nodes load parameters, as --sync")] = "always",
 ) -> Topology:
     """Plan the head, in the learner's process, and a worker on each node."""
-    rule = rule_of_flags(sync, None, 1.0)
+    rule = rule_of_flags(sync, json.loads(env).get("sync_max_lag"), 1.0)
     if agent:
         import_file(Path(agent), "agent")  # so it belongs to the code of the run
     places = list(hosts.playing) * (nodes if len(hosts.playing) == 1 and nodes else 1)
@@ -148,9 +139,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     Args:
         env_config: `env_name` and `envs_per_node`; `type`, `env_kwargs` and `vectorization_mode` as in `make_envs`;
-            `kl_threshold`, the divergence above which a node loads parameters, or `sync`, as the flag; `agent`, the
-            file of the agent's class if that is not the program's; `seed`; and of asynchronous mode `asynchronous`,
-            `ahead` (2) and `min_nodes` (1).
+            `kl_threshold`, the divergence above which a node loads parameters, or `sync` and `sync_max_lag`, as the
+            flags; `agent`, the file of the agent's class if that is not the program's; `seed`; and of asynchronous mode
+            `asynchronous`, `ahead` (2) and `min_nodes` (1).
         config: where the nodes are: `LocalConfig`, `SlurmConfig`, `SshConfig` or `RayConfig`.
 
     Raises:
@@ -169,7 +160,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             raise UsageError("env_config: kl_threshold and sync say the same; give one of them")
         threshold = self._env.get("kl_threshold")
         self._sync = str(self._env.get("sync", "always" if threshold is None else f"kl:{threshold}"))
-        self._rule: SyncRule = rule_of_flags(self._sync, None, 1.0)
+        self._rule: SyncRule = rule_of_flags(self._sync, self._env.get("sync_max_lag"), 1.0)
         self._per_node = int(self._env.get("envs_per_node", 1))
         self._async = bool(self._env.get("asynchronous", False))
         self._ahead, self._min_nodes = int(self._env.get("ahead", 2)), int(self._env.get("min_nodes", 1))
@@ -181,6 +172,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._handle: RunHandle | None = None
         self._bridge, self._name = Bridge(), f"bridge-{next(_names)}"
         self._refs: dict[int, Any] = {}
+        self._unsent: list[PlayEnvsMsg] = []
         self._rng = np.random.default_rng(self._env.get("seed", 0))
         self._agent: Any = None
         self._params: NDArray[np.float32] | None = None
@@ -266,6 +258,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             ready.clear()
         for node in range(self._nodes):
             self._ask(node, "reset", seed=None if seed is None else seed + node * self._per_node)
+        self._send()
         self._wait_for(self._nodes)
         for node in range(self._nodes):
             self._obs[self._rows(node)] = self._ready[node].popleft().arrays["obs"]
@@ -299,6 +292,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         for node in range(self._nodes):
             while len(self._outstanding[node]) + len(self._ready[node]) < most:
                 self._ask(node, "step", actions=None if actions is None else actions[self._rows(node)])
+        self._send()
         self._wait_for(min(self._min_nodes, self._nodes) if self._async else self._nodes)
         played = [ready.popleft() for ready in self._ready if ready]
         return self._merged(played)
@@ -316,7 +310,12 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._numbers[node] += 1
         self._outstanding[node].append(asked)
         if len(self._outstanding[node]) == 1:  # a node makes one at a time
-            self._bridge.tell(asked)
+            self._unsent.append(asked)
+
+    def _send(self) -> None:
+        """Send what the nodes were asked for: once, since each time wakes the thread of the head."""
+        asked, self._unsent = self._unsent, []
+        self._bridge.tell(*asked)
 
     def _wait_for(self, nodes: int) -> None:
         while sum(bool(ready) for ready in self._ready) < nodes:

@@ -26,11 +26,12 @@ class Bridge:
         """Serve this head from now on. It calls this itself."""
         self.published, self._context, self.head = published, contextvars.copy_context(), head
 
-    def tell(self, message: Message) -> None:
-        """Tell the head a message, from the thread of the learner."""
+    def tell(self, *messages: Message) -> None:
+        """Tell the head messages, in this order, from the thread of the learner."""
         assert self.head is not None
         assert self._context is not None
-        self._context.run(self.head.tell_threadsafe, message).result()
+        for told in [self._context.run(self.head.tell_threadsafe, message) for message in messages]:
+            told.result()
 
 
 BRIDGES: dict[str, Bridge] = {}

@@ -6,15 +6,19 @@
 
 It writes `runs.jsonl`, a line for each run, `table.md` and `figure.png` to `--output`: learning curves and loads per
 node, as the paper's Fig. 2 and 3, and return and loads against the threshold. Runs that are done are not made again, so
-that a command that was stopped goes on. Nodes are processes of this machine. The learner is that of
-`docs/examples/cleanrl_ppo.py`, so the program needs a checkout.
+that a command that was stopped goes on, and commands with other `--seeds` or `--sync` share an `--output`. Nodes are
+processes of this machine. The learner is that of `docs/examples/cleanrl_ppo.py`, so the program needs a checkout.
 """
 
 import argparse
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -40,14 +44,19 @@ SETTINGS: dict[str, int | float] = {
 }
 """The paper's, and CleanRL's where it names none."""
 LAST = 100
-"""Episodes over which the return of a run is taken."""
+"""Episodes over which a return is taken: the last ones of training, and those of the test at the end."""
+Told = Callable[[float, str], None]
+"""Called after each update with the share of the run that is done, and its figures in words."""
 
 
-def play(args: argparse.Namespace, sync: str, seed: int) -> dict[str, Any]:
-    """Train once; return the settings, the figures at the end, and those after each update."""
+def play(args: argparse.Namespace, sync: str, seed: int, told: Told) -> dict[str, Any]:
+    """Train once, and test the policy; return the figures at the end, and those after each update."""
     learner = import_file(LEARNER, "agent")
+    torch.set_num_threads(1)  # several wait for each other at each of many small products
     torch.manual_seed(seed)
-    own = {"env_name": args.env.removeprefix("gymnasium:"), "envs_per_node": args.envs_per_node, "sync": sync}
+    rule, _, lag = sync.partition("/")
+    own = {"env_name": args.env.removeprefix("gymnasium:"), "envs_per_node": args.envs_per_node, "sync": rule}
+    own |= {"sync_max_lag": int(lag)} if lag else {}
     config = LocalConfig(nodes=args.nodes, processes=not args.one_process)
     envs = ClusterEnv({**own, "agent": str(LEARNER), "seed": seed}, config).launch()
     agent = learner.Agent(envs)
@@ -61,47 +70,62 @@ def play(args: argparse.Namespace, sync: str, seed: int) -> dict[str, Any]:
         steps = []
         for _ in range(args.num_steps):
             after, reward, terminated, truncated, info = envs.step(agent)
-            with torch.no_grad():
-                arrived = torch.as_tensor(learner.successors(after, info), dtype=torch.float32)
             over = terminated | truncated
             made = {"obs": obs, "action": info["actions"], "reward": reward, "terminated": terminated, "over": over}
-            steps.append({**made, "next_value": agent.value(arrived).detach().numpy(), **info["policy"]})
+            steps.append({**made, "after": learner.successors(after, info), **info["policy"]})
             returns += info["episode"]["r"][over].tolist() if over.any() else []
             obs = after
         learner.learn(agent, optimizer, {name: np.stack([step[name] for step in steps]) for name in steps[0]}, args)
         loads = envs.synchronization.get("loads_per_worker", float(update + 1))
         played = (update + 1) * args.num_steps * envs.num_envs
         curve.append((played, float(np.mean(returns[-LAST:])) if returns else None, loads))
-        print(f"{sync} seed {seed}: {played:,} steps, return {curve[-1][1]}, {loads:g} loads per node", flush=True)
+        training = "" if curve[-1][1] is None else f", return {curve[-1][1]:.1f}"
+        told((update + 1) / updates, f"{sync}, seed {seed}: {played:,} steps{training}, {loads:g} loads per node")
     figures = envs.synchronization
     envs.close()
     return {
         "sync": sync,
         "seed": seed,
         "return": curve[-1][1],
+        "test": test(learner, agent, args.env.removeprefix("gymnasium:")),
         "loads": curve[-1][2],
         "figures": figures,
         "curve": curve,
     }
 
 
+def test(learner: ModuleType, agent: Any, env: str) -> float:
+    """Return the mean return of the first episodes of 100 environments, with the most probable actions."""
+    envs = gym.make_vec(env, num_envs=LAST, vectorization_mode="sync", vector_kwargs=learner.SAME_STEP)
+    obs, _ = envs.reset(seed=1_000_000)
+    total, playing = np.zeros(LAST), np.ones(LAST, np.bool_)
+    while playing.any():
+        said = agent.distribution(obs)
+        action = said["logits"].argmax(-1) if "logits" in said else said["mean"]
+        obs, reward, terminated, truncated, _ = envs.step(learner.bounded(envs, action.numpy()))
+        total += playing * reward
+        playing &= ~(terminated | truncated)
+    envs.close()
+    return float(total.mean())
+
+
 def table(runs: list[dict[str, Any]], order: list[str]) -> str:
     """Return the runs as a table in Markdown: a line for each rule, means over its seeds."""
     lines = [
-        "| sync | seeds | return | sd | loads per node | parameters, bytes | digests, bytes | all bytes, of always |",
-        "|---|---|---|---|---|---|---|---|",
+        "| sync | seeds | return | sd | test | sd | loads per node | parameters, bytes | digests, bytes | of always |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     of_always = mean_bytes([run for run in runs if run["sync"] == "always"])
     for sync in order:
         if not (own := [run for run in runs if run["sync"] == sync]):
             continue
         returns = [run["return"] for run in own if run["return"] is not None] or [float("nan")]
-        loads = np.mean([run["loads"] for run in own])
+        tests, loads = [run["test"] for run in own], np.mean([run["loads"] for run in own])
         params, digests = (np.mean([run["figures"].get(name, 0) for run in own]) for name in BYTES)
         share = f"{mean_bytes(own) / of_always:.1%}" if of_always else ""
         lines.append(
-            f"| {sync} | {len(own)} | {np.mean(returns):.1f} | {np.std(returns):.1f} | {loads:.1f} | {params:,.0f} | "
-            f"{digests:,.0f} | {share} |"
+            f"| {sync} | {len(own)} | {np.mean(returns):.1f} | {np.std(returns):.1f} | {np.mean(tests):.1f} | "
+            f"{np.std(tests):.1f} | {loads:.1f} | {params:,.0f} | {digests:,.0f} | {share} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -130,7 +154,7 @@ def draw(runs: list[dict[str, Any]], order: list[str], path: Path) -> None:
             panel.plot([each[0] for each in own[0]["curve"]], values.mean(0), label=sync, linewidth=1.4)
         label_axes(panel, "environment steps", label)
         against: Axes = panels[1, column]
-        kl = [(float(sync[3:]), own) for sync, own in by_sync.items() if sync.startswith("kl:")]
+        kl = [(float(sync[3:]), own) for sync, own in by_sync.items() if sync.startswith("kl:") and "/" not in sync]
         name = ("return", "loads")[column]
         points = [[np.nan if run[name] is None else run[name] for run in own] for _, own in kl]
         if kl:
@@ -148,7 +172,8 @@ def main(words: list[str] | None = None) -> None:
     """Make the runs that are missing, the table and the figure."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--env", default="gymnasium:LunarLander-v3")
-    flags.add_argument("--sync", nargs="+", default=["always", *(f"kl:{each}" for each in THRESHOLDS)])
+    rules = "as --sync of orchestra run; kl:0.5/20 loads a version anyway when it is 20 behind"
+    flags.add_argument("--sync", nargs="+", default=["always", *(f"kl:{each}" for each in THRESHOLDS)], help=rules)
     flags.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     flags.add_argument("--output", type=Path, default=Path("runs/lunar_lander"))
     flags.add_argument("--one-process", action="store_true", help="all nodes in this process")
@@ -162,13 +187,19 @@ def main(words: list[str] | None = None) -> None:
     file = args.output / "runs.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     runs = [run for run in known if run["settings"] == settings]
-    for seed in args.seeds:
-        for sync in args.sync:
-            if any((run["sync"], run["seed"]) == (sync, seed) for run in runs):
-                continue
-            runs.append({"settings": settings, **play(args, sync, seed)})
-            with file.open("a") as lines:
-                lines.write(json.dumps(runs[-1]) + "\n")
+    done = {(run["sync"], run["seed"]) for run in runs}
+    missing = [(sync, seed) for seed in args.seeds for sync in args.sync if (sync, seed) not in done]
+    began = time.monotonic()
+    for number, (sync, seed) in enumerate(missing):
+
+        def told(share: float, words: str, number: int = number) -> None:
+            made = number + share
+            left = (time.monotonic() - began) / made * (len(missing) - made) / 60
+            print(f"run {number + 1} of {len(missing)}: {words}; {left:.0f} min left", flush=True)
+
+        runs.append({"settings": settings, **play(args, sync, seed, told)})
+        with file.open("a") as lines:
+            lines.write(json.dumps(runs[-1]) + "\n")
     (args.output / "table.md").write_text(table(runs, args.sync))
     draw(runs, args.sync, args.output / "figure.png")
     print(table(runs, args.sync))

@@ -30,6 +30,7 @@ def test_runs_are_made_once_and_give_a_table_and_a_figure(tmp_path: Path, monkey
     assert [run["loads"] for run in runs] == [4, 1, 4]
     assert never["figures"]["params_bytes"] == 2 * size
     assert [len(run["curve"]) for run in runs] == [4, 4, 4]
+    assert all(1 <= run["test"] <= 500 for run in runs)
     # Nodes that load every version play as those that are sent every version.
     assert [point[:2] for point in each["curve"]] == [point[:2] for point in always["curve"]]
     rows = (tmp_path / "out" / "table.md").read_text().splitlines()[2:]

@@ -48,15 +48,11 @@ class Agent(nn.Module):
         return values
 
     def act(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Arrays]:
-        """Return actions, their log-probabilities and the values of the observations."""
+        """Return actions and their log-probabilities."""
         with torch.no_grad():
-            seen = torch.as_tensor(obs, dtype=torch.float32)
-            policy = self.policy(seen)
+            policy = self.policy(torch.as_tensor(obs, dtype=torch.float32))
             action = policy.sample()
-            return action.numpy(), {
-                "log_prob": policy.log_prob(action).numpy(),
-                "value": self.value(seen).numpy(),
-            }
+            return action.numpy(), {"log_prob": policy.log_prob(action).numpy()}
 
     def distribution(self, obs: NDArray[Any]) -> dict[str, Tensor]:
         """Return the parameters of the policy's distribution, by which two versions of it are compared."""
@@ -79,34 +75,57 @@ def successors(after: NDArray[Any], info: dict[str, Any]) -> NDArray[Any]:
     return arrived
 
 
-def advantages(rollout: Arrays, gamma: float, gae_lambda: float) -> NDArray[Any]:
-    """Return generalised advantages (T, N). A truncated episode has a value behind it, a terminated one has none."""
+def advantages(rollout: Arrays, gamma: float, gae_lambda: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return advantages and targets of values (T, N): those of V-trace, and of GAE where the present policy has acted.
+
+    A truncated episode has a value behind it, a terminated one has none. `weight` is at most 1: the probability of the
+    action now, over that when it was taken.
+    """
     error = rollout["reward"] + gamma * rollout["next_value"] * ~rollout["terminated"] - rollout["value"]
-    made, ahead = np.zeros_like(error), np.zeros_like(error[0])
+    advantage, correction = np.zeros_like(error), np.zeros_like(error)
+    ahead = np.zeros_like(error[0])
     for t in reversed(range(len(error))):
-        ahead = made[t] = error[t] + gamma * gae_lambda * ~rollout["over"][t] * ahead
-    return made
+        advantage[t] = error[t] + gamma * gae_lambda * ~rollout["over"][t] * ahead
+        ahead = correction[t] = rollout["weight"][t] * advantage[t]
+    return advantage, rollout["value"] + correction
+
+
+def judged(agent: Agent, rollout: Arrays) -> Arrays:
+    """Return the rollout with values and log-probabilities of the present agent, which nodes may not have had."""
+    obs, after = (torch.as_tensor(rollout[name], dtype=torch.float32) for name in ("obs", "after"))
+    shape = rollout["reward"].shape
+    with torch.no_grad():
+        policy = agent.policy(obs.flatten(0, 1))
+        now = policy.log_prob(torch.as_tensor(rollout["action"]).flatten(0, 1)).view(shape).numpy()
+        value, next_value = (agent.value(each.flatten(0, 1)).view(shape).numpy() for each in (obs, after))
+    weight = np.exp(np.minimum(now - rollout["log_prob"], 0.0))
+    return {**rollout, "now": now, "weight": weight, "value": value, "next_value": next_value}
 
 
 def learn(agent: Agent, optimizer: torch.optim.Optimizer, rollout: Arrays, args: argparse.Namespace) -> None:
-    """Make the epochs of one update."""
-    advantage = advantages(rollout, args.gamma, args.gae_lambda)
-    arrays = {**rollout, "advantage": advantage, "target": advantage + rollout["value"]}
+    """Make the epochs of one update. The ratio is to the policy before the update, whichever one has acted.
+
+    As in decoupled PPO (Hilton, Cobbe and Schulman 2022), the clip bounds the step, and `weight` corrects for actions
+    of an older policy. Where the present one has acted, this is PPO.
+    """
+    rollout = judged(agent, rollout)
+    advantage, target = advantages(rollout, args.gamma, args.gae_lambda)
+    arrays = {**rollout, "advantage": advantage, "target": target}
     data = {
         name: torch.as_tensor(array.reshape(-1, *array.shape[2:]))
         for name, array in arrays.items()
-        if name in ("obs", "action", "log_prob", "advantage", "target")
+        if name in ("obs", "action", "now", "weight", "advantage", "target")
     }
     n = len(data["advantage"])
     for _ in range(args.epochs):
         for chosen in torch.randperm(n).chunk(args.minibatches):
             part = {name: each[chosen] for name, each in data.items()}
-            obs, weight = part["obs"].float(), part["advantage"].float()
-            weight = (weight - weight.mean()) / (weight.std() + 1e-8)
+            obs, gain = part["obs"].float(), part["advantage"].float()
+            gain = (gain - gain.mean()) / (gain.std() + 1e-8)
             policy = agent.policy(obs)
-            ratio = (policy.log_prob(part["action"]) - part["log_prob"]).exp()
+            ratio = (policy.log_prob(part["action"]) - part["now"]).exp()
             clipped = ratio.clamp(1.0 - args.clip, 1.0 + args.clip)
-            policy_loss = -torch.min(ratio * weight, clipped * weight).mean()
+            policy_loss = -(part["weight"] * torch.min(ratio * gain, clipped * gain)).mean()
             value_loss = 0.5 * (agent.value(obs) - part["target"].float()).square().mean()
             loss = policy_loss + 0.5 * value_loss - args.entropy * policy.entropy().mean()
             optimizer.zero_grad()
@@ -131,11 +150,9 @@ def train(args: argparse.Namespace) -> list[float]:
         for _ in range(args.num_steps):
             action, said = agent.act(obs)
             after, reward, terminated, truncated, info = envs.step(bounded(envs, action))
-            with torch.no_grad():
-                next_value = agent.value(torch.as_tensor(successors(after, info), dtype=torch.float32)).numpy()
             over = terminated | truncated
             made = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "over": over}
-            steps.append({**made, "next_value": next_value, **said})
+            steps.append({**made, "after": successors(after, info), **said})
             obs, running = after, running + reward
             returns += running[over].tolist()
             running[over] = 0.0

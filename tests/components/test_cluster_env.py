@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from components.cluster_agent import AgentError
 from components.cluster_env import ClusterEnv, LocalConfig
+from components.cluster_head import Bridge
 from orchestra import UsageError
 
 FAULTS = pytest.mark.skipif(
@@ -157,6 +158,17 @@ def test_parameters_travel_when_they_have_changed_and_only_beyond_the_threshold(
     assert 1 < loads["kl:0.0005"] < 7
 
 
+def test_parameters_travel_anyway_once_they_are_too_old(cluster: Any) -> None:
+    envs, agent = cluster(sync="kl:inf", sync_max_lag=2), Leaning()
+    envs.reset(seed=1)
+    acted = []
+    for _ in range(6):
+        agent.weight = agent.weight + np.float32(1.0)
+        *_, info = envs.step(agent)
+        acted.append(info["versions"].tolist())
+    assert acted == [[version] * 6 for version in (0, 0, 2, 2, 4, 4)]
+
+
 def test_nodes_that_do_not_wait_for_each_other_return_what_is_ready(cluster: Any) -> None:
     envs, agent = cluster(asynchronous=True), Leaning()
     first, _ = envs.reset(seed=3)
@@ -249,3 +261,37 @@ def test_a_program_with_a_training_loop_of_its_own_runs_on_nodes_after_three_cha
         )
         assert ran.returncode == 0, ran.stderr
         assert "update 3 of" in ran.stdout
+
+
+def test_the_learner_wakes_the_head_once_for_a_step_of_all_nodes(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = cluster()
+    agent = Leaning()
+    envs.reset(seed=1)
+    envs.step(agent)
+    told: list[int] = []
+    tell = Bridge.tell
+    monkeypatch.setattr(Bridge, "tell", lambda self, *messages: (told.append(len(messages)), tell(self, *messages))[1])
+    envs.step(agent)
+    assert told == [2]
+
+
+class SimulatedHosts:
+    """Hosts of `--launch local`: agents on this machine that share no memory."""
+
+    nodes = 2
+
+    def options(self) -> dict[str, Any]:
+        return {"launch": "local", "hosts": "2"}
+
+
+@FAULTS
+def test_nodes_are_hosts_of_an_engine(cluster: Any) -> None:
+    envs, agent = cluster(SimulatedHosts(), sync="always"), Leaning()
+    obs, _ = envs.reset(seed=1)
+    assert envs.num_envs == 6
+    *_, info = envs.step(agent)
+    assert np.array_equal(info["policy"]["angle"], obs[:, 2])
+    agent.weight = agent.weight + np.float32(1.0)
+    *_, info = envs.step(agent)
+    assert info["versions"].tolist() == [1] * 6
+    assert info["policy"]["weight"].tolist() == [2.0] * 6
