@@ -21,10 +21,14 @@ class Figures:
     def __init__(self, run: RunDirectory) -> None:
         self._lines = AppendedLines(run.metrics)
         self._first = True
+        self.anew = False
+        """Whether the last look began at the first record again: a resumed run drops what came after its checkpoint."""
 
     def new(self) -> dict[str, list[float | None]]:
         """Return a column for each figure of the records that were appended, all of one length; empty if none were."""
-        records = [record for line in self._lines.new() if (record := _record(line)) is not None]
+        lines = self._lines.new()
+        self.anew = self._lines.replaced
+        records = [record for line in lines if (record := _record(line)) is not None]
         if self._first and len(records) > POINTS:
             every = math.ceil(len(records) / POINTS)
             records = [*records[-1::-every]][::-1]

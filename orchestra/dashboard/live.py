@@ -1,7 +1,7 @@
 """What a running run does now: its actors, the messages between them, its hosts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from orchestra.errors import OrchestraError, UsageError
@@ -18,7 +18,7 @@ Flows = Mapping[tuple[str, str, str], int]
 """Messages handled so far, by sender, type and recipient."""
 
 
-async def statuses(run: RunDirectory, every_s: float) -> AsyncIterator[dict[str, Any]]:
+async def statuses(run: RunDirectory, every_s: float) -> AsyncGenerator[dict[str, Any]]:
     """Yield what a run does, every `every_s` seconds until it is over, or once the reason why that cannot be seen."""
     try:
         async with connected(join_file.find(run)) as observer:

@@ -31,6 +31,7 @@ from orchestra.dashboard.live import statuses
 from orchestra.dashboard.log_lines import LogLines
 from orchestra.dashboard.shown_runs import ShownRuns, details
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.run_list import is_running
 
 PAGE = Path(__file__).with_name("page")
 FILES = {
@@ -50,6 +51,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+Event = tuple[str, Any]
+"""Name and data of an event of a page's stream. A page has one stream: a browser allows six connections to a server."""
 EVERY_S = 2.0
 """Seconds between two looks at the files and actors of a run."""
 
@@ -106,24 +109,19 @@ def application(
             return PlainTextResponse("no such run\n", 404)
         return JSONResponse(await asyncio.to_thread(details, run))
 
-    async def figures(request: Request) -> Response:
-        known = runs.by_id()
-        chosen = {name: known[name] for name in request.query_params.get("runs", "").split(",") if name in known}
-        return _stream(_figures(chosen, every_s), ends)
-
-    async def live(request: Request) -> Response:
-        run = runs.by_id().get(request.path_params["run"])
-        if run is None:
-            return PlainTextResponse("no such run\n", 404)
-        return _stream(_live(run, every_s), ends)
+    async def events(request: Request) -> Response:
+        known, asked = runs.by_id(), request.query_params
+        chosen = {name: known[name] for name in asked.get("runs", "").split(",") if name in known}
+        focus = known.get(asked.get("focus", ""))
+        live = () if focus is None else (_live(focus, every_s),)
+        return _stream(ends, _figures(chosen, every_s), *live)
 
     return Starlette(
         routes=[
             *(Route(address, page, methods=["GET"]) for address in FILES),
             Route("/api/runs", all_runs, methods=["GET"]),
             Route("/api/runs/{run}", one_run, methods=["GET"]),
-            Route("/api/runs/{run}/live", live, methods=["GET"]),
-            Route("/api/figures", figures, methods=["GET"]),
+            Route("/api/events", events, methods=["GET"]),
         ],
         middleware=[Middleware(_Guard, token=token, port=port)],
     )
@@ -165,55 +163,63 @@ class _Guard:
         return None
 
 
-def _stream(events: AsyncGenerator[tuple[str, Any]], ending: asyncio.Event) -> StreamingResponse:
+def _stream(ending: asyncio.Event, *sources: AsyncGenerator[Event]) -> StreamingResponse:
     async def lines() -> AsyncIterator[bytes]:
-        async with contextlib.aclosing(_until(ending, events)) as shown:
+        async with contextlib.aclosing(_until(ending, *sources)) as shown:
             async for name, value in shown:
                 yield f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n".encode()
 
     return StreamingResponse(lines(), media_type="text/event-stream")
 
 
-async def _until(ending: asyncio.Event, events: AsyncGenerator[tuple[str, Any]]) -> AsyncGenerator[tuple[str, Any]]:
-    """Yield events until there are no more, or until `ending` is set, also while the next one is waited for."""
-    tasks: set[asyncio.Task[Any]] = set()
+async def _until(ending: asyncio.Event, *sources: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """Yield the events of all sources as they come, until `ending` is set, also while the next one is waited for."""
 
-    async def following() -> tuple[str, Any] | None:
-        return await anext(events, None)
+    async def following(source: AsyncGenerator[Event]) -> Event | None:
+        return await anext(source, None)
 
+    ended = asyncio.create_task(ending.wait())
+    waited = {asyncio.create_task(following(source)): source for source in sources}
     try:
-        tasks.add(ended := asyncio.create_task(ending.wait()))
-        while not ended.done():
-            tasks.add(task := asyncio.create_task(following()))
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() or (event := task.result()) is None:
-                return
-            tasks.remove(task)
-            yield event
+        while waited and not ended.done():
+            await asyncio.wait({ended, *waited}, return_when=asyncio.FIRST_COMPLETED)
+            for task in [each for each in waited if each.done()]:
+                source = waited.pop(task)
+                if (event := task.result()) is not None:
+                    yield event
+                    waited[asyncio.create_task(following(source))] = source
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await events.aclose()
+        for each in (ended, *waited):
+            each.cancel()
+        await asyncio.gather(ended, *waited, return_exceptions=True)
+        for source in sources:
+            await source.aclose()
 
 
-async def _figures(chosen: dict[str, RunDirectory], every_s: float) -> AsyncGenerator[tuple[str, Any]]:
+async def _figures(chosen: dict[str, RunDirectory], every_s: float) -> AsyncGenerator[Event]:
     readers = {name: Figures(run) for name, run in chosen.items()}
     while True:
         for name, reader in readers.items():
             if columns := await asyncio.to_thread(reader.new):
-                yield "figures", {"run": name, "columns": columns}
+                yield "figures", {"run": name, "columns": columns, "anew": reader.anew}
         yield "looked", {}
         await asyncio.sleep(every_s)
 
 
-async def _live(run: RunDirectory, every_s: float) -> AsyncGenerator[tuple[str, Any]]:
-    lines = LogLines(run)
-    async for status in statuses(run, every_s):
-        if new := await asyncio.to_thread(lines.new):
-            yield "log", new
-        yield "status", status
-    while True:  # it is over, and its log may get some last lines
-        await asyncio.sleep(every_s)
-        if new := await asyncio.to_thread(lines.new):
-            yield "log", new
+async def _live(run: RunDirectory, every_s: float) -> AsyncGenerator[Event]:
+    """Yield what a run does and its log; once it is over, the last lines of its log, and again all if it is resumed."""
+    lines, over = LogLines(run), None
+    while True:
+        async with contextlib.aclosing(statuses(run, every_s)) as seen:
+            async for status in seen:
+                if new := await asyncio.to_thread(lines.new):
+                    yield "log", new
+                before, over = over, status.get("over")
+                if over is None or over != before:
+                    yield "status", status
+        resumed = False
+        while not resumed:
+            await asyncio.sleep(every_s)
+            if new := await asyncio.to_thread(lines.new):
+                yield "log", new
+            resumed = await asyncio.to_thread(is_running, run)

@@ -67,31 +67,32 @@ def test_a_run_is_shown_from_its_beginning_to_its_end(launch: Any) -> None:
     (row,) = dashboard.runs()
     assert row["state"] == "running"
 
-    with dashboard.events("/api/figures", runs=row["id"]) as figures:
+    with dashboard.events("/api/events", runs=row["id"]) as figures:
         first, later = itertools.islice((value for name, value in figures if name == "figures"), 2)
     assert max(first["columns"]["env_steps"]) < max(later["columns"]["env_steps"])
 
-    with dashboard.events(f"/api/runs/{row['id']}/live") as live:
-        begun = list(itertools.islice(live, 3))
-        assert [name for name, _ in begun][:2] == ["log", "status"]
-        status = next(value for name, value in itertools.chain(begun[2:], live) if name == "status")
+    with dashboard.events("/api/events", runs=row["id"], focus=row["id"]) as events:
+        seen = []
+        while seen.count("status") < 2:
+            name, value = next(events)
+            seen.append(name)
+            status = value if name == "status" else None
+        assert {"log", "status", "figures", "looked"} == set(seen)
+        assert seen.index("log") < seen.index("status")
         run.process.send_signal(signal.SIGTERM)
-        assert any("over" in value for name, value in live if name == "status")
+        assert any("over" in value for name, value in events if name == "status")
+    assert run.ends() == 75
+    (row,) = dashboard.runs()
+    assert row["state"] == "stopped"
+
     actors = {actor["address"]: actor for node in status["nodes"] for actor in node["actors"]}
     assert actors["learner/trainer"]["kind"] == "Trainer"
     flows = {(flow["from"], flow["type"], flow["to"]) for flow in status["flows"]}
     assert ("worker-0-0/worker", "InsertTransitionMsg", "host-0/proxy") in flows
     assert any(flow["per_s"] for flow in status["flows"])
 
-    assert run.ends() == 75
-    (row,) = dashboard.runs()
-    assert row["state"] == "stopped"
-
-    with (
-        dashboard.events("/api/figures", runs=row["id"]) as figures,
-        dashboard.events(f"/api/runs/{row['id']}/live") as live,
-    ):
-        next(figures), next(live)
+    with dashboard.events("/api/events", runs=row["id"], focus=row["id"]) as events:
+        next(events)
         dashboard.launched.process.send_signal(signal.SIGINT)
         assert dashboard.launched.ends() == 0, dashboard.launched.story("failed")
     assert dashboard.launched.err == ""
@@ -208,13 +209,88 @@ def test_a_page_that_cannot_be_seen_has_no_streams(launch: Any) -> None:
         page.add_init_script(noted)
         page.goto(dashboard.address)
         page.locator(".chart canvas").first.wait_for()
-        assert page.evaluate(open_streams) == 2
+        assert page.evaluate(open_streams) == 1
         page.evaluate(hide, True)
         assert page.evaluate(open_streams) == 0
         page.locator("#runs li", has_text="bad").click()
         assert page.evaluate(open_streams) == 0
         page.evaluate(hide, False)
-        assert page.evaluate(open_streams) == 2
+        assert page.evaluate(open_streams) == 1
         page.get_by_role("tab", name="Log").click()
         page.get_by_text("it hit a wall").wait_for()
         browser.close()
+
+
+@needs_browser
+@pytest.mark.minutes
+def test_five_windows_are_live_at_a_time(launch: Any) -> None:
+    """Each has one of the six connections that a browser opens to a server, and one is left for what they ask."""
+    from playwright.sync_api import sync_playwright
+
+    two_runs(launch.folder)
+    dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        windows = browser.new_context()
+        for page in [windows.new_page() for _ in range(5)]:
+            page.goto(dashboard.address)
+            page.locator(".chart canvas").first.wait_for()
+            page.get_by_role("tab", name="Log").click()
+            page.get_by_text("it hit a wall").wait_for()
+        page.get_by_text("2 runs, 0 running").wait_for()
+        browser.close()
+
+
+@needs_browser
+@pytest.mark.minutes
+def test_a_run_in_focus_that_is_resumed_is_live_again_without_a_click(launch: Any) -> None:
+    from playwright.sync_api import Page, sync_playwright
+
+    def has_actors(page: Page) -> None:
+        page.locator("#actors svg text", has_text="trainer").first.wait_for(timeout=120_000)
+
+    run = launch("--steps", "1000000")
+    run.until_playing()
+    dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
+    (row,) = dashboard.runs()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(dashboard.address)
+        has_actors(page)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ends() == 75
+        page.locator("#runs .state", has_text="stopped").wait_for()
+        page.evaluate("document.getElementById('actors').replaceChildren()")
+        resumed = launch.command("run", "--resume", row["path"], "--quiet")
+        has_actors(page)
+        page.locator("#runs .state", has_text="running").wait_for()
+        resumed.process.send_signal(signal.SIGTERM)
+        assert resumed.ends() == 75, resumed.story("failed")
+        browser.close()
+
+
+@needs_browser
+def test_the_mean_of_seeds_has_no_jump_where_a_shorter_one_ends_and_ticks_are_exact(launch: Any) -> None:
+    from playwright.sync_api import sync_playwright
+
+    two_runs(launch.folder)
+    dashboard = Dashboard(launch.command("dashboard", "--no-browser"))
+    curves = [[[0, 1], [40, 1]], [[10, 3], [20, 3]], [[10, 5], [30, 5]]]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(dashboard.address)
+        page.get_by_text("2 runs, 0 running").wait_for()
+        summed = "async ([curves, xs]) => (await import('/charts.js')).summary(curves, xs)"
+        numbers = "async values => { const { number } = await import('/charts.js'); return values.map(number); }"
+        assert page.evaluate(numbers, [9_000, 12_500, 20_000, 123_456]) == ["9,000", "12.5k", "20k", "123k"]
+        told = page.evaluate(summed, [curves, [0, 5, 10, 20, 25, 30, 35, 40]])
+        browser.close()
+    assert told == {
+        "counts": [1, 1, 3, 3, 2, 2, 1, 1],
+        "mean": [None, None, 3, 3, None, None, None, None],
+        "rest": [1, 1, None, None, 3, 3, None, 1],
+        "most": [None, None, 5, 5, None, None, None, None],
+        "least": [None, None, 1, 1, None, None, None, None],
+    }

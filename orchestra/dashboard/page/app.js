@@ -10,7 +10,7 @@ const kept = key => { try { return localStorage.getItem(`orchestra.${key}`); } c
 const keep = (key, value) => { try { localStorage.setItem(`orchestra.${key}`, value); } catch { /* without storage it lasts as long as the page */ } };
 
 const state = { runs: new Map(), chosen: [], focus: null, axis: kept("axis") ?? "env_steps", bands: kept("bands") === "yes", extra: new Set(), charts: new Map(), started: false };
-let figures = null, live = null, drawing = false;
+let events = null, queued = false, drawing = false;
 
 const cell = (row, text, kind = "td", name = "") => { const made = document.createElement(kind); made.textContent = text; made.className = name; row.append(made); return made; };
 
@@ -39,6 +39,8 @@ async function refresh() {
     }
     note(rows.length ? `${rows.length} runs, ${rows.filter(row => row.state === "running").length} running` : "no runs yet");
     list();
+    const run = state.runs.get(state.focus);
+    if (run) problem(run);
   } catch (error) { note(`not connected: ${error.message}`); }
 }
 
@@ -91,23 +93,35 @@ function choose(ids) {
   }
   list();
   draw();
-  followFigures();
+  follow();
 }
 
-// Streams are open while the page can be seen: a hidden page costs nothing, and a browser allows six connections to
-// one server, which is three pages with two streams each.
-function followFigures() {
-  figures?.close();
-  const ids = state.chosen;
-  if (!ids.length || document.hidden) return;
-  figures = new EventSource(link("/api/figures", { runs: ids.join(",") }));
-  figures.addEventListener("figures", event => {
-    const { run: id, columns } = JSON.parse(event.data), run = state.runs.get(id);
+// A page has one stream, for the curves and for the run in focus, since a browser allows six connections to one server.
+// It is open while the page can be seen: a hidden page costs nothing.
+function follow() {
+  if (queued) return;
+  queued = true;
+  queueMicrotask(() => { queued = false; open(); });  // a click changes both the curves and the focus
+}
+
+function open() {
+  events?.close();
+  const ids = state.chosen, id = state.focus;
+  if ((!ids.length && !id) || document.hidden) return;
+  events = new EventSource(link("/api/events", { runs: ids.join(","), focus: id ?? "" }));
+  events.addEventListener("figures", event => {
+    const { run: of, columns, anew } = JSON.parse(event.data), run = state.runs.get(of);
+    if (run && anew) run.columns = {};
     if (run) append(run.columns, columns);
   });
-  figures.addEventListener("looked", draw);
-  // A stream that was broken begins anew, and so must the curves; until then the old ones stay.
-  figures.onopen = () => { for (const id of ids) { const run = state.runs.get(id); if (run) run.columns = {}; } };
+  events.addEventListener("looked", draw);
+  events.addEventListener("status", event => status(JSON.parse(event.data)));
+  events.addEventListener("log", event => logged(JSON.parse(event.data)));
+  // A stream that was broken begins anew, and so must curves and log; until then the old ones stay.
+  events.onopen = () => {
+    for (const of of ids) { const run = state.runs.get(of); if (run) run.columns = {}; }
+    $("log").replaceChildren();
+  };
 }
 
 function append(columns, more) {
@@ -169,20 +183,11 @@ async function focus(id) {
   path.textContent = run.path;
   $("title").append(path);
   problem(run);
-  followRun();
+  follow();
   try {
     const told = await get(`/api/runs/${id}`);
     if (state.focus === id) configuration(told);
   } catch (error) { note(error.message); }
-}
-
-function followRun() {
-  live?.close();
-  if (!state.focus || document.hidden) return;
-  live = new EventSource(link(`/api/runs/${state.focus}/live`));
-  live.addEventListener("status", event => status(JSON.parse(event.data)));
-  live.addEventListener("log", event => logged(JSON.parse(event.data)));
-  live.onopen = () => $("log").replaceChildren();
 }
 
 function problem(run) {
@@ -194,7 +199,7 @@ function problem(run) {
 function status(now) {
   if (now.over) {
     if (!$("actors").childElementCount) { const said = document.createElement("p"); said.className = "empty"; said.textContent = now.over; $("actors").append(said); }
-    refresh().then(() => { const run = state.runs.get(state.focus); if (run) problem(run); });
+    refresh();
     return;
   }
   drawActors($("actors"), now);
@@ -278,6 +283,6 @@ $("theme").addEventListener("click", () => {
   draw();
 });
 addEventListener("resize", draw);
-document.addEventListener("visibilitychange", () => { followFigures(); followRun(); if (!document.hidden) refresh(); });
+document.addEventListener("visibilitychange", () => { follow(); if (!document.hidden) refresh(); });
 refresh();
 setInterval(() => { if (!document.hidden) refresh(); }, 5000);

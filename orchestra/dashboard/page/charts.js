@@ -17,7 +17,7 @@ export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (size >= 1e6) return `${(value / 1e6).toFixed(size >= 1e7 ? 0 : 1)}M`;
-  if (size >= 1e4) return `${(value / 1e3).toFixed(0)}k`;
+  if (size >= 1e4) return `${Number((value / 1e3).toFixed(size >= 1e5 ? 0 : 1))}k`;
   if (size >= 100 || Number.isInteger(value)) return value.toLocaleString("en", { maximumFractionDigits: 0 });
   return value.toPrecision(3);
 }
@@ -58,6 +58,21 @@ function lines(runs, name, axis, bands) {
   return [...groups.values()];
 }
 
+// The mean of several curves, and its band. Both end where the shortest curve ends, and begin where the last one begins.
+// Elsewhere `rest` is the mean of those that have a value, with a gap wherever another number of them counts.
+export function summary(curves, xs) {
+  const values = xs.map(x => curves.map(curve => at(curve, x)).filter(y => y !== null));
+  const average = some => some.reduce((a, b) => a + b, 0) / some.length;
+  const whole = some => some.length === curves.length;
+  return {
+    counts: values.map(some => some.length),
+    mean: values.map(some => whole(some) ? average(some) : null),
+    rest: values.map((some, i) => !some.length || whole(some) || (i && some.length !== values[i - 1].length && values[i - 1].length && !whole(values[i - 1])) ? null : average(some)),
+    most: values.map(some => whole(some) ? Math.max(...some) : null),
+    least: values.map(some => whole(some) ? Math.min(...some) : null),
+  };
+}
+
 export class Chart {
   constructor(parent, name) {
     this.name = name;
@@ -78,17 +93,18 @@ export class Chart {
     const xs = places.length > 1500 ? places.filter((_, i) => i % Math.ceil(places.length / 1500) === 0 || i === places.length - 1) : places;
     const data = [xs], series = [{}], areas = [];
     for (const group of groups) {
-      const values = xs.map(x => group.curves.map(c => at(c, x)).filter(y => y !== null));
-      const mean = values.map(v => v.length ? v.reduce((a, b) => a + b, 0) / v.length : null);
-      if (bands && group.curves.length > 1) {
+      const { counts, mean, rest, most, least } = summary(group.curves, xs), many = group.curves.length;
+      const line = { stroke: group.colour, width: 1.6, points: { show: xs.length < 3 } };
+      if (bands && many > 1) {
         const first = data.length;
-        data.push(values.map(v => v.length ? Math.max(...v) : null), values.map(v => v.length ? Math.min(...v) : null));
+        data.push(most, least);
         series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
         areas.push({ series: [first, first + 1], fill: `${group.colour}30` });
+        data.push(rest);
+        series.push({ ...line, label: `${group.label}, some of ${many} seeds`, dash: [4, 4], told: i => ` (${counts[i]} of ${many})` });
       }
       data.push(mean);
-      const many = group.curves.length > 1 ? `, ${group.curves.length} seeds` : "";
-      series.push({ label: `${group.label}${many}`, stroke: group.colour, width: 1.6, spanGaps: true, points: { show: xs.length < 3 } });
+      series.push({ ...line, label: many > 1 ? `${group.label}, ${many} seeds` : group.label, spanGaps: many === 1 });
     }
     const last = groups.length === 1 && !bands ? groups[0].curves[0].at(-1)[1] : null;
     this.element.querySelector("span").textContent = last === null ? "" : shown(this.name, last);
@@ -113,7 +129,7 @@ export class Chart {
       hooks: { setCursor: [plot => {
         const i = plot.cursor.idx;
         if (i === null || i === undefined) return;
-        const told = series.map((s, k) => s.label && data[k][i] !== null ? shown(this.name, data[k][i]) : null).filter(Boolean);
+        const told = series.map((s, k) => s.label && data[k][i] !== null ? shown(this.name, data[k][i]) + (s.told?.(i) ?? "") : null).filter(Boolean);
         this.element.querySelector("span").textContent = `${number(xs[i])}${axis === "elapsed_s" ? " min" : ""}: ${told.slice(0, 6).join("  ")}`;
       }] },
     }, data, this.body);

@@ -26,6 +26,21 @@ def test_the_first_look_is_thinned_to_its_last_record_and_later_ones_are_whole(m
     assert figures.new() == {"env_steps": [1, 2]}
 
 
+def test_a_run_that_went_back_to_its_checkpoint_is_read_from_its_beginning(make_run: Any) -> None:
+    run = make_run("one", records=4)
+    figures = Figures(run)
+    assert figures.new()["env_steps"] == [0, 100, 200, 300]
+    assert not figures.anew
+    kept = run.metrics.read_text().splitlines(keepends=True)[:2]
+    run.metrics.write_text("".join(kept))
+    assert figures.new()["env_steps"] == [0, 100]
+    assert figures.anew
+    with run.metrics.open("a") as file:
+        file.write('{"env_steps": 150}\n')
+    assert figures.new() == {"env_steps": [150]}
+    assert not figures.anew
+
+
 def test_runs_say_how_they_stand(make_run: Any, tmp_path: Path) -> None:
     make_run("one", seed=1, size=3)
     make_run("two", seed=2, size=3)

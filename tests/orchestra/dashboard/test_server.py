@@ -1,6 +1,9 @@
 """The dashboard shows its runs to who has the token, on this machine, and to nobody else."""
 
+import asyncio
+import contextlib
 import re
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from orchestra.cli.main import main
+from orchestra.dashboard import server
 from orchestra.dashboard.server import FILES, PAGE, application
 from orchestra.dashboard.shown_runs import ShownRuns
 
@@ -34,7 +38,7 @@ def test_the_page_and_its_files_need_no_token_and_hold_no_data(client: TestClien
 
 def test_data_need_the_token(client: TestClient) -> None:
     (row,) = client.get("/api/runs", params={"token": TOKEN}).json()
-    addresses = ["/api/runs", "/api/figures", f"/api/runs/{row['id']}", f"/api/runs/{row['id']}/live"]
+    addresses = ["/api/runs", "/api/events", f"/api/runs/{row['id']}"]
     for address in addresses:
         for params in ({}, {"token": ""}, {"token": TOKEN[:-1]}, {"token": "ä"}):
             answer = client.get(address, params=params)
@@ -75,8 +79,54 @@ def test_no_other_file_is_served(client: TestClient, address: str) -> None:
 
 @pytest.mark.parametrize("run", ["0123456789ab", "..", "%2e%2e%2f", "one"])
 def test_no_other_run_is_shown(client: TestClient, run: str) -> None:
-    for address in (f"/api/runs/{run}", f"/api/runs/{run}/live"):
-        assert client.get(address, params={"token": TOKEN}).status_code in (401, 404)
+    assert client.get(f"/api/runs/{run}", params={"token": TOKEN}).status_code in (401, 404)
+
+
+def test_a_run_that_is_resumed_is_live_again_in_the_same_stream(
+    make_run: Any, monkeypatch: pytest.MonkeyPatch, run: Any
+) -> None:
+    directory = make_run("one")
+    lives = [[{"nodes": [1]}, {"over": "it is over"}], [{"over": "it is over"}], [{"nodes": [2]}]]
+    running = iter([False, True, True])
+
+    async def statuses(*_: Any) -> AsyncGenerator[dict[str, Any]]:
+        for status in lives.pop(0):
+            yield status
+
+    async def seen() -> list[Any]:
+        async with contextlib.aclosing(server._live(directory, 0.0)) as events:
+            return [(await anext(events))[1] for _ in range(4)]
+
+    monkeypatch.setattr(server, "statuses", statuses)
+    monkeypatch.setattr(server, "is_running", lambda _: next(running))
+    log, *told = run(seen())
+    assert "it broke" in log[0]["text"]
+    assert told == [{"nodes": [1]}, {"over": "it is over"}, {"nodes": [2]}]
+
+
+def test_the_events_of_a_page_come_from_all_sources_until_the_server_ends(run: Any) -> None:
+    ended: list[str] = []
+
+    async def source(name: str, count: int) -> AsyncGenerator[server.Event]:
+        try:
+            for n in range(count):
+                yield name, n
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    async def seen() -> list[Any]:
+        ending, found = asyncio.Event(), []
+        async with contextlib.aclosing(server._until(ending, source("a", 2), source("b", 3))) as events:
+            async for event in events:
+                found.append(event)
+                if len(found) == 5:
+                    ending.set()
+        return found
+
+    found = run(seen())
+    assert sorted(found) == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
+    assert sorted(ended) == ["a", "b"]
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:
