@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,30 @@ STARTING_S = 240.0
 """Seconds within which whatever is waited for must happen."""
 ENDING_S = 60.0
 POLL_S = 0.1
+QMIX = HERE.parent / "experiments" / "qmix_3m.py"
+WORKERS = 4
+"""On each host that plays `QMIX`."""
+NEVER = 10**9
+PLAYING = [
+    *("--game-speed", "--workers", str(WORKERS), "--envs-per-worker", "4"),
+    *(f"--{flag}={NEVER}" for flag in ("steps", "eval-interval", "checkpoint-interval", "learning-starts")),
+]
+"""Flags of `QMIX` that only plays, at the speed of the game."""
+IDLE = 0.05
+"""Part of the processors that other programs may use while this machine counts as idle."""
+LOOK_S = 2.0
+"""Seconds for which one looks at what other programs use."""
 Record = dict[str, Any]
+
+
+def used_by_others() -> float:
+    """Return the used part of all processors while this program only waits, from 0 to 1."""
+    return float(psutil.cpu_percent(LOOK_S)) / 100
+
+
+def judged(holds: bool, others: float) -> str:
+    """Return the verdict on a target, with a warning where other programs used more than an idle machine has."""
+    return ("holds" if holds else "missed") + ("" if others <= IDLE else f", NOT IDLE: others used {others:.0%}")
 
 
 def why_no_networks() -> str:
@@ -54,6 +77,10 @@ class Place:
     head: Host | None = None
     hosts: list[Host] = field(default_factory=list)
     servers: list[int] = field(default_factory=list)
+
+
+Places = Callable[..., AbstractContextManager[Place]]
+"""`simulated` or `networked`."""
 
 
 @contextmanager

@@ -4,6 +4,7 @@
 """
 
 import difflib
+import enum
 import importlib
 import inspect
 import re
@@ -40,7 +41,12 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def signature(value: Any) -> str:
-    """Names, kinds and defaults of the parameters. mypy checks their types, which each Python prints differently."""
+    """Names, kinds and defaults of the parameters. mypy checks their types, which each Python prints differently.
+
+    A call of an enumeration looks a member up; its signature is Python's own and differs between versions.
+    """
+    if isinstance(value, enum.EnumMeta):
+        return ""
     try:
         whole = inspect.signature(value)
     except (TypeError, ValueError):

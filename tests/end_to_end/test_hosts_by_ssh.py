@@ -1,5 +1,6 @@
 """Runs over hosts that ssh reaches: each is a network namespace with a ssh server of its own. The head is on host 1."""
 
+import os
 import signal
 import sys
 import time
@@ -7,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosted_runs import LONG, crowded
 from virtual_network.namespaces import until
 from virtual_network.ssh_servers import PORT as SSH_PORT
 
 pytestmark = pytest.mark.slow
-LONG = ("--steps", "1000000000")
 
 
 def test_a_run_over_two_hosts_learns_from_both_and_leaves_nothing(lab: Any) -> None:
@@ -65,7 +66,8 @@ def test_each_host_that_cannot_be_used_is_named_with_its_reason(lab: Any, tmp_pa
     ):
         assert reason in launched.err
     assert "cpu3 (" not in launched.err
-    assert time.monotonic() - begun < 60, "the run waited for hosts that cannot come"
+    seconds = 15.0 * crowded() if os.environ.get("ORCHESTRA_FAULTS") else 60.0
+    assert time.monotonic() - begun < seconds, "the run waited for hosts that cannot come"
     lab.until_nothing_is_left(10)
 
 

@@ -64,7 +64,7 @@ def test_a_replay_buffer_smaller_than_a_batch_is_refused(here: Path, capsys: Any
 
 def test_the_speed_of_the_game_is_that_of_the_simulator_alone(here: Path, capsys: Any) -> None:
     said = refusal(capsys, "run", EXPERIMENT, "--env", "smac", "--game-speed")
-    assert said.endswith("--game-speed slows the simulator down; other environments take their own time")
+    assert said.endswith("--game-speed slows the simulators down; other environments take their own time")
 
 
 @pytest.mark.parametrize(
