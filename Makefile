@@ -47,7 +47,7 @@ format: $(VENV)/.installed
 docs: $(VENV)/.installed  ## the documentation site, into build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto -b html docs build/site
 
-recordings: $(VENV)/.installed  ## the moving pictures of README; two minutes on an idle machine
+recordings: $(VENV)/.installed  ## the pictures of README and of air combat; three minutes on an idle machine
 	$(BIN)/python docs/recordings.py
 
 dist: $(VENV)/.installed  ## the wheel and the source archive, into dist
