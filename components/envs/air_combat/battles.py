@@ -14,6 +14,7 @@ from components.envs.air_combat.kernel.constants import (
     ABOUT_FRIEND,
     ABOUT_UNIT,
     ATTACK,
+    FIRE,
     FIRST_MISSILE,
     OPPONENTS,
     ORDERED,
@@ -33,6 +34,12 @@ Rule = Literal["ordered", "static", "straight", "easy", "hard"]
 assert get_args(Rule) == OPPONENTS
 
 
+Targets = Literal["numbered", "nearest"]
+"""Whether agents have commands for missiles at each enemy, or one that fires."""
+Shaping = Literal["documented", "decisive"]
+"""Whether rewards are the scenario's, or only those of what decides a round."""
+
+
 class Options(TypedDict, total=False):
     """The options of `AirBattles`, which describes them."""
 
@@ -44,6 +51,8 @@ class Options(TypedDict, total=False):
     max_steps: int | None
     random_pos: bool | None
     reward_scale: float
+    targets: Targets
+    shaping: Shaping
 
 
 class AirBattles(BattleMemory):
@@ -93,9 +102,13 @@ class AirBattles(BattleMemory):
         max_steps: world steps after which a round ends, in place of the scenario's.
         random_pos: whether starts are random, in place of the scenario's.
         reward_scale: factor of all rewards.
+        targets: with `nearest`, K = 7: command 6 fires at the target at which the fewest missiles fly, of several at
+            the nearest, a medium missile if one reaches a target, and at none at which two fly. Enemies are then
+            observed in the order of their distance instead of their numbers.
+        shaping: with `decisive`, sightings and attacks have no reward: hits, losses and the round's outcome do.
 
     Raises:
-        ValueError: an unknown scenario or opponent, or a number out of its range.
+        ValueError: an unknown scenario, opponent, `targets` or `shaping`, or a number out of its range.
     """
 
     def __init__(
@@ -111,6 +124,8 @@ class AirBattles(BattleMemory):
         max_steps: int | None = None,
         random_pos: bool | None = None,
         reward_scale: float = 0.01,
+        targets: Targets = "numbered",
+        shaping: Shaping = "documented",
     ) -> None:
         self.scenario = scenario_named(scenario) if isinstance(scenario, str) else scenario
         self.n_envs = index(n_envs)
@@ -128,6 +143,11 @@ class AirBattles(BattleMemory):
         rule = "ordered" if callable(opponent) else opponent
         if rule not in OPPONENTS:
             raise ValueError(f"opponent is {opponent!r}, must be one of {', '.join(OPPONENTS)}, or a function")
+        for name, choice, choices in (("targets", targets, get_args(Targets)), ("shaping", shaping, get_args(Shaping))):
+            if choice not in choices:
+                raise ValueError(f"{name} is {choice!r}, must be one of {', '.join(choices)}")
+        if shaping == "decisive":
+            self.scenario = replace(self.scenario, rewards=self.scenario.rewards.decisive())
         rules = self.scenario.rules
         self.max_steps = rules.max_steps if max_steps is None else max_steps
         random_pos = rules.random_pos if random_pos is None else random_pos
@@ -135,7 +155,8 @@ class AirBattles(BattleMemory):
 
         agents, enemies = len(self.scenario.red), len(self.scenario.blue)
         self.n_agents, self.n_enemies = agents, enemies
-        self.n_commands = FIRST_MISSILE + 2 * enemies
+        nearest = targets == "nearest"
+        self.n_commands = FIRE + 1 if nearest else FIRST_MISSILE + 2 * enemies
         self.n_actions = courses * self.n_commands
         self.obs_size = OWN + ABOUT_ENEMY * enemies + ABOUT_FRIEND * (agents - 1)
         self.state_size = ABOUT_UNIT * (agents + enemies) + 1
@@ -169,12 +190,13 @@ class AirBattles(BattleMemory):
             courses=courses,
             opponent=OPPONENTS.index(rule),
             reward_scale=reward_scale,
+            nearest_targets=nearest,
         )
         self._played = (self.units, self.missiles, self.battles, kinds, records(table))
         self._sensed = (self.sees, self.hears, self.bearing, self.sighted)
         self._seen = (self.obs, self.state, self.available)
         self._opponent = opponent if callable(opponent) else None
-        theirs = courses * (FIRST_MISSILE + 2 * agents)
+        theirs = courses * (FIRE + 1 if nearest else FIRST_MISSILE + 2 * agents)
         self._opposition = Opposition(n_envs, enemies, agents, theirs, self.state_size) if self._opponent else None
         self._outcome = (self.reward, self.rewards, self.terminated, self.truncated, self.won)
 

@@ -18,16 +18,15 @@ from components.envs.base import Env, EnvSpec, Subtask
 _SUBTASKS: dict[str, tuple[float, float, tuple[int, ...], bool]] = {
     "search": (0.0, 180.0, (HOLD, HOP), False),
     "approach": (0.0, 67.5, (HOLD, HOP, SILENT, JAMMER_OFF), False),
-    "attack": (0.0, 90.0, (HOLD,), True),
+    "attack": (0.0, 180.0, (HOLD,), True),
     "evade": (90.0, 180.0, (HOLD, HOP, SILENT, JAMMER_OFF), False),
     "jam": (0.0, 90.0, (HOLD, BARRAGE, AIM), False),
 }
 """Of each sub-task: angles between its courses and the reference, from and to; its commands; whether it fires."""
 
 
-def subtasks(courses: int, n_enemies: int) -> tuple[Subtask, ...]:
-    """Return the sub-tasks of agents with so many courses and enemies: search, approach, attack, evade, jam."""
-    n_commands = FIRST_MISSILE + 2 * n_enemies
+def subtasks(courses: int, n_commands: int) -> tuple[Subtask, ...]:
+    """Return the sub-tasks of agents with so many courses and commands: search, approach, attack, evade, jam."""
     angles = [min(360.0 * k / courses, 360.0 - 360.0 * k / courses) for k in range(courses)]
     tasks = []
     for name, (least, most, commands, fires) in _SUBTASKS.items():
@@ -50,6 +49,6 @@ class AirCombat(AirBattles, Env):
             obs_size=self.obs_size,
             state_size=self.state_size,
             episode_limit=self.episode_limit,
-            subtasks=subtasks(courses, self.n_enemies),
+            subtasks=subtasks(courses, self.n_commands),
             action_grid=(courses, self.n_commands),
         )

@@ -120,6 +120,7 @@ RULES = np.dtype(
         ("frame_skip", _INT),  # world steps of a step of the environment
         ("courses", _INT),  # that an agent chooses among
         ("opponent", _INT),  # who commands side 2
+        ("nearest_targets", _BOOL),  # one command fires, and enemies are seen by distance
         ("reward_scale", _FLOAT),
         *((each.name, type(each.default)) for each in fields(Rewards)),
     ],

@@ -5,7 +5,7 @@ The defaults are those of MaCA's documents where they give numbers, and a choice
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import hypot
 from typing import Literal
 
@@ -124,6 +124,11 @@ class Rewards:
     every_sighting: bool = False
     """Whether each step in which a radar sees a unit is rewarded. Otherwise only the first of the round is: a side that
     earned more by looking at an enemy than by hitting it would keep it alive."""
+
+    def decisive(self) -> "Rewards":
+        """Return these without what sightings and attacks earn, which do not decide a round."""
+        without = ("sees_detector", "sees_fighter", "valid_attack", "invalid_attack")
+        return replace(self, **{each.name: 0.0 for each in fields(self) if each.name.endswith(without)})
 
 
 def _default_radars() -> dict[Band, Radar]:

@@ -1,5 +1,6 @@
 """B battles: what Python calls."""
 
+from components.envs.air_combat.kernel.aiming import aimed, make_attack
 from components.envs.air_combat.kernel.commanding import order_action, order_side
 from components.envs.air_combat.kernel.compiling import compiled
 from components.envs.air_combat.kernel.constants import ATTACK, ORDERED, Bools, Ints, Outcome, Played, Seen, Sensed
@@ -81,9 +82,9 @@ def step_all(orders: Ints, played: Played, sensed: Sensed, seen: Seen, outcome: 
         standing = orders[b, :ordered, ATTACK].copy()
         for frame in range(rules[0].frame_skip):
             for i in range(ordered):
-                orders[b, i, ATTACK] = 0
-                if frame == rules[0].frame_skip - 1 or is_due(i, standing[i], units[b], rules[0]):
-                    orders[b, i, ATTACK] = standing[i]
+                made = make_attack(i, standing[i], frame == rules[0].frame_skip - 1, units[b], rules[0])
+                orders[b, i, ATTACK] = made
+                if made != 0:
                     standing[i] = 0
             if rules[0].opponent != ORDERED:
                 order_side(rules[0].red, rules[0].opponent, units[b], battle, kinds, rules[0], hears[b], orders[b])
@@ -118,7 +119,7 @@ def due_all(attacks: Ints, played: Played, due: Bools) -> None:
     units, _, battles, _, rules = played
     for b in range(len(battles)):
         for i in range(len(units[b])):
-            due[b, i] = is_due(i, attacks[b, i], units[b], rules[0])
+            due[b, i] = is_due(i, aimed(i, attacks[b, i], units[b], rules[0]), units[b], rules[0])
 
 
 @compiled

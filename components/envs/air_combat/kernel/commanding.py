@@ -2,11 +2,13 @@
 
 from math import atan2, floor, pi, sqrt
 
+from components.envs.air_combat.kernel.aiming import choose_shot, commands_of
 from components.envs.air_combat.kernel.chance import draw
 from components.envs.air_combat.kernel.compiling import compiled
 from components.envs.air_combat.kernel.constants import (
     AIM,
     ATTACK,
+    AUTOMATIC,
     BARRAGE,
     COURSE,
     FIRST_MISSILE,
@@ -26,10 +28,7 @@ from components.envs.air_combat.kernel.constants import (
     Records,
 )
 from components.envs.air_combat.kernel.sensing import enemies_of
-from components.envs.air_combat.kernel.striking import can_attack
 
-SALVO = 2
-"""Missiles that opponents who follow rules have in flight at a target, at most."""
 CRANK = 50
 """Degrees off the target that the hard opponent flies while its missile is on its way: still in the radar's sector."""
 LOST = 2.0
@@ -103,7 +102,7 @@ def order_action(
     """Write the orders of the action of unit i: course * K + command."""
     unit = units[i]
     first, last = enemies_of(i, units, rules)
-    n_commands = FIRST_MISSILE + 2 * (last - first)
+    n_commands = commands_of(last - first, rules)
     k, command = action // n_commands, action % n_commands
     ux, uy = reference(i, units, rules)
     orders[i, COURSE] = (degrees_of(ux, uy) + floor(k * 360.0 / rules.courses + 0.5)) % 360
@@ -124,31 +123,7 @@ def order_action(
     elif command == JAMMER_OFF:
         orders[i, JAMMER] = 0
     elif command >= FIRST_MISSILE:
-        orders[i, ATTACK] = command - FIRST_MISSILE + 1
-
-
-@compiled
-def choose_shot(i: int, units: Records, rules: Record, is_hard: bool) -> int:
-    """Return the attack of unit i, 0 for none: a medium missile if one reaches a target, or else a long one.
-
-    Targets at which `SALVO` missiles fly are left alone. The easy opponent fires at the nearest of the others, the hard
-    one at the nearest of those at which the fewest fly.
-    """
-    first, last = enemies_of(i, units, rules)
-    for medium in (True, False):
-        best, fewest, found = 0.0, SALVO, -1
-        for j in range(first, last):
-            target = units[j]
-            if target.threats >= SALVO or not can_attack(i, j, medium, units, rules, 0.0):
-                continue
-            dx, dy = target.last_x - units[i].x, target.last_y - units[i].y
-            d2 = dx * dx + dy * dy
-            threats = target.threats if is_hard else 0
-            if threats < fewest or (threats == fewest and d2 < best):
-                best, fewest, found = d2, threats, j
-        if found >= 0:
-            return found - first + 1 + (last - first if medium else 0)
-    return 0
+        orders[i, ATTACK] = AUTOMATIC if rules.nearest_targets else command - FIRST_MISSILE + 1
 
 
 @compiled

@@ -28,6 +28,8 @@ COURSE, RADAR, JAMMER, ATTACK = 0, 1, 2, 3  # columns of orders (N, 4)
 STAY = -1  # in place of a course: the unit stays where it is
 
 HOLD, HOP, SILENT, BARRAGE, AIM, JAMMER_OFF, FIRST_MISSILE = 0, 1, 2, 3, 4, 5, 6  # commands of an agent
+FIRE = FIRST_MISSILE  # the only command with missiles where targets are the nearest
+AUTOMATIC = -1  # in place of an attack: at the target that `choose_shot` chooses when it can be made
 
 L_DETECTOR, S_DETECTOR, FIGHTER, PASSIVE = 0, 1, 2, 3  # sources of what a side knows
 

@@ -6,6 +6,9 @@ Distances are divided by `NEAR`. Dead agents observe zeros, and have the action 
 
 from math import sqrt
 
+import numpy as np
+
+from components.envs.air_combat.kernel.aiming import by_distance, can_fire, commands_of
 from components.envs.air_combat.kernel.commanding import loudest, reference
 from components.envs.air_combat.kernel.compiling import compiled
 from components.envs.air_combat.kernel.constants import (
@@ -15,6 +18,7 @@ from components.envs.air_combat.kernel.constants import (
     AIM,
     BARRAGE,
     COS,
+    FIRE,
     FIRST_MISSILE,
     HOLD,
     HOP,
@@ -48,7 +52,7 @@ def offer(i: int, units: Records, kinds: Records, rules: Record, hears: Bools, a
         return
     first, last = enemies_of(i, units, rules)
     n_enemies = last - first
-    n_commands = FIRST_MISSILE + 2 * n_enemies
+    n_commands = commands_of(n_enemies, rules)
     available[HOLD] = True
     available[HOP] = True
     available[SILENT] = unit.radar > 0 or unit.jammer > 0
@@ -56,7 +60,9 @@ def offer(i: int, units: Records, kinds: Records, rules: Record, hears: Bools, a
         available[BARRAGE] = unit.jammer <= kind.jammer_points
         available[AIM] = loudest(i, units, kinds, rules, hears) >= 0
         available[JAMMER_OFF] = unit.jammer > 0
-    if unit.long_left + unit.medium_left > 0:
+    if rules.nearest_targets:
+        available[FIRE] = can_fire(i, units, kinds, rules)
+    elif unit.long_left + unit.medium_left > 0:
         for j in range(n_enemies):
             margin = (rules.frame_skip - 1) * (kind.speed + kinds[first + j].speed)
             available[FIRST_MISSILE + j] = can_attack(i, first + j, False, units, rules, margin)
@@ -78,7 +84,10 @@ def observe(
     bearing: Doubles,
     obs: Floats,
 ) -> None:
-    """Write the observation (O,) of unit i: itself, then each enemy, then each friend but itself."""
+    """Write the observation (O,) of unit i: itself, then each enemy, then each friend but itself.
+
+    Enemies come by number, or, where targets are the nearest, by distance.
+    """
     obs[:] = 0.0
     unit, kind = units[i], kinds[i]
     if not unit.alive:
@@ -108,7 +117,11 @@ def observe(
     obs[16] = battle.flying / (10.0 * len(units))
     at = OWN
     first, last = enemies_of(i, units, rules)
-    for j in range(first, last):
+    order = np.empty(last - first if rules.nearest_targets else 0, np.int64)
+    if rules.nearest_targets:
+        by_distance(i, units, rules, order)
+    for k in range(last - first):
+        j = order[k] if rules.nearest_targets else first + k
         target = units[j]
         if target.alive:
             obs[at] = 1.0
