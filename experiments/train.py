@@ -129,7 +129,7 @@ def experiment(
     epsilon_end: Annotated[float | None, Field(ge=0, le=1, description="final exploration; 0.05, COMA 0.01")] = None,
     epsilon_steps: Annotated[
         int, Field(ge=1, description="environment steps from initial to final exploration")
-    ] = 150_000,
+    ] = 120_000,
     publish_interval: Annotated[int, Field(ge=1, description="gradient steps between publications")] = 1,
     sync: Annotated[
         str, Field(description="when workers load parameters: always, every:N, kl:THRESHOLD or greedy:THRESHOLD")
