@@ -11,6 +11,9 @@
 - arrays, memory:      the same by shared memory, the default of two nodes on one host. Baseline: `np.copyto` between
                        two arrays of that size that have both been used before.
 
+Lines with *zmq* have ZeroMQ as their baseline (`wire_zmq.py`): blocking sockets of pyzmq between two processes, the same
+messages, packed by msgpack and checked by pydantic at both ends. They are left out where pyzmq is not installed.
+
 Lines without a baseline show the processor time of sender and receiver per message, its construction included.
 
 The message has six plain fields, about 100 bytes when packed. Each pair is measured in turn, and medians are printed.
@@ -18,6 +21,7 @@ The message has six plain fields, about 100 bytes when packed. Each pair is meas
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import socket
 import statistics
@@ -331,6 +335,10 @@ async def measure(count: int, repeats: int) -> None:
                 for how, source in (("TCP", far), ("memory", by_memory)):
                     what = f"arrays of {mib} MiB, {how}"
                     await processor_time(what, times, repeats, far_sink, partial(arrays, source))
+            if importlib.util.find_spec("zmq") is None:
+                print("zmq: pyzmq is not installed")
+            else:
+                await beside_zmq(count, repeats, far, far_sink)
             links = {link.peer: link.memory for link in node.statistics().links}
             assert links == {"child": "switched off at child", "sharing": "shared"}, links
         finally:
@@ -338,6 +346,33 @@ async def measure(count: int, repeats: int) -> None:
             if raw.done():
                 raw.result().transport.close()
     await child.wait()
+
+
+async def beside_zmq(
+    count: int, repeats: int, source: Ref[TellMsg | TellArraysMsg], sink: Ref[EchoMsg | ProcessorTimeMsg]
+) -> None:
+    """Compare the same messages with blocking sockets of ZeroMQ."""
+    from wire_zmq import ZmqPeer  # optional: pyzmq may not be installed
+
+    loop = asyncio.get_running_loop()
+    peer: ZmqPeer = await loop.run_in_executor(None, ZmqPeer)
+
+    async def bare(measured: Callable[..., float], *given: int) -> float:
+        return await loop.run_in_executor(None, measured, *given)
+
+    async def arrays(times: int, mib: int) -> float:
+        return times * mib * MIB / await source.ask(TellArraysMsg(count=times, nbytes=mib * MIB)) / 1e9
+
+    try:
+        await compare("tell, zmq", "/s", repeats, lambda: tells(source, count), lambda: bare(peer.tells, count))
+        await compare("ask, zmq", "us", repeats, lambda: asks(sink, 2000), lambda: bare(peer.asks, 2000))
+        at_once = partial(asks_at_once, sink, 20_000)
+        await compare("ask, zmq, 100 at once", "/s", repeats, at_once, lambda: bare(peer.asks_at_once, 20_000))
+        for mib in (1, 16):
+            times, of_zmq = 256 // mib, partial(bare, peer.arrays, 256 // mib, mib * MIB)
+            await compare(f"arrays of {mib} MiB, zmq", "GB/s", repeats, partial(arrays, times, mib), of_zmq)
+    finally:
+        await loop.run_in_executor(None, peer.close)
 
 
 async def processor_time(

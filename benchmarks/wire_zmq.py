@@ -18,6 +18,8 @@ from pydantic import BaseModel
 MARK = 4096
 """Messages that wait at most at each end, as in a link's window."""
 END, STEP, ARRAY, ASK = b"e", b"s", b"a", b"?"
+"""The first byte of a message. A small one is a single frame, which pyzmq copies; an array is a frame of its own."""
+_pack = msgpack.Packer().pack
 
 
 class Step(BaseModel):
@@ -41,7 +43,7 @@ def _pair(context: "zmq.Context[Any]") -> "zmq.Socket[bytes]":
 
 def _packed(n: int) -> bytes:
     step = Step(agent_id="agent-3", step=n, reward=0.5, done=False, policy="qmix", ts=1e9 + n)
-    packed: bytes = msgpack.packb(step.model_dump())
+    packed: bytes = _pack(step.model_dump())
     return packed
 
 
@@ -63,7 +65,7 @@ class ZmqPeer:
         """Return messages per second until all were handled."""
         since = time.perf_counter()
         for n in range(count):
-            self._sock.send_multipart((STEP, _packed(n)))
+            self._sock.send(STEP + _packed(n))
         self._ask(0)
         return count / (time.perf_counter() - since)
 
@@ -81,7 +83,7 @@ class ZmqPeer:
         since = time.perf_counter()
         for n in range(count + 100):
             if n < count:
-                self._sock.send_multipart((ASK, _packed(n)))
+                self._sock.send(ASK + _packed(n))
             if n >= 100:
                 _unpacked(self._sock.recv())
         return count / (time.perf_counter() - since)
@@ -91,18 +93,19 @@ class ZmqPeer:
         x = np.ones(nbytes // 4, np.float32)
         since = time.perf_counter()
         for _ in range(count):
-            self._sock.send_multipart((ARRAY, x), copy=False)
+            self._sock.send(ARRAY, zmq.SNDMORE)
+            self._sock.send(x, copy=False)
         self._ask(0)
         return count * nbytes / (time.perf_counter() - since) / 1e9
 
     def close(self) -> None:
         """End the other process."""
-        self._sock.send_multipart((END,))
+        self._sock.send(END)
         self._child.wait()
         self._context.destroy()
 
     def _ask(self, n: int) -> None:
-        self._sock.send_multipart((ASK, _packed(n)))
+        self._sock.send(ASK + _packed(n))
         _unpacked(self._sock.recv())
 
 
@@ -111,14 +114,14 @@ def serve(port: int) -> None:
     sock = _pair(zmq.Context())
     sock.connect(f"tcp://127.0.0.1:{port}")
     while True:
-        kind, *parts = sock.recv_multipart(copy=False)
-        match kind.bytes:
+        data = sock.recv()
+        match data[:1]:
             case b"s":
-                _unpacked(parts[0].buffer)
+                _unpacked(memoryview(data)[1:])
             case b"a":
-                np.frombuffer(parts[0].buffer, np.float32)
+                np.frombuffer(sock.recv(copy=False).buffer, np.float32)
             case b"?":
-                sock.send(msgpack.packb(_unpacked(parts[0].buffer).model_dump()))
+                sock.send(_pack(_unpacked(memoryview(data)[1:]).model_dump()))
             case _:
                 return
 
