@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from components.sweeps.configurations import OF_THE_SWEEP, Configuration, Space, checked, configuration, grid, space_of
+from components.sweeps.shared_hosts import shared_out
 from orchestra import FlagParser, RunQueue, UsageError, work_through, write_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ such as learning_rate=1e-4..1e-2:log. Several runs go on at a time. The same com
 that are done are not repeated, others resume. At the end sweep.md and sweep.csv in the folder have the results;
 `orchestra compare FOLDER` draws the curves.
 
-All other flags are those of `orchestra run FILE`, and each run gets them: --steps 100000, --hosts 2 --launch slurm."""
+All other flags are those of `orchestra run FILE`, and each run gets them: --steps 100000, --hosts 2 --launch slurm.
+With --hosts cpu1,cpu2,cpu3,cpu4 --hosts-per-run 2 each run gets two of the hosts, and two go on at a time."""
 
 
 def command(arguments: list[str]) -> int:
@@ -38,12 +40,17 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--metric", choices=["win-rate", "return"], help="what is compared (default: win-rate if any)")
     parser.add_argument("--minimize", action="store_true", help="small scores are better")
     parser.add_argument("--parallel", type=int, metavar="N", help="runs at a time (default: half of the cores)")
+    parser.add_argument(
+        "--hosts-per-run", type=int, metavar="N", help="share --hosts out, N to each run (default: all to each)"
+    )
     parser.add_argument("--folder", type=Path, help="of runs and results (default: sweeps/NAME)")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_strictly([word for word in arguments if word in ("-h", "--help")])
     options, further = parser.parse_known_args(arguments)
     further = [word for word in further if word != "--"]
     _check(options, further)
+    further, shares = shared_out(further, options.hosts_per_run)
+    options.parallel = options.parallel or len(shares) or None
     space = space_of(options.set)
     if options.search and not space:
         raise UsageError("--search needs --set NAME=VALUES, which says what is searched")
@@ -51,16 +58,16 @@ def command(arguments: list[str]) -> int:
     configurations = [] if options.search else grid(options.file, further, space)
     if options.search:
         space = checked(options.file, further, space)
-    _dry_run(options.file, [*(configurations[0].words if configurations else ()), *further])
-    folder.mkdir(parents=True, exist_ok=True)
+    _dry_run(options.file, [*(configurations[0].words if configurations else ()), *further, *(shares or [()])[0]])
+    queue = RunQueue(folder, parallel=options.parallel, shares=shares)
     _check_settings(folder, options, further)
-    return _carry_out(options, further, folder, space, configurations, shlex.join(["orchestra", "sweep", *arguments]))
+    return _carry_out(options, further, queue, space, configurations, shlex.join(["orchestra", "sweep", *arguments]))
 
 
 def _carry_out(
     options: Namespace,
     further: Sequence[str],
-    folder: Path,
+    queue: RunQueue,
     space: Space,
     configurations: Sequence[Configuration],
     command: str,
@@ -68,7 +75,7 @@ def _carry_out(
     from components.sweeps.results import as_csv, as_markdown, as_text, ranked
     from components.sweeps.sweep import SearchedSweep, Sweep
 
-    queue = RunQueue(folder, parallel=options.parallel)
+    folder = queue.folder
 
     def words(of: Configuration, seed: int) -> list[str]:
         return [str(options.file), *of.words, "--seed", str(seed), "--quiet", *further]
@@ -108,10 +115,10 @@ def _search(folder: Path, space: Space, options: Namespace) -> "Search":
 
 
 def _check(options: Namespace, further: Sequence[str]) -> None:
-    for name in ("seeds", "trials", "parallel"):
+    for name in ("seeds", "trials", "parallel", "hosts_per_run"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise UsageError(f"--{name}: {value} is not allowed: it must be 1 or more")
+            raise UsageError(f"--{name.replace('_', '-')}: {value} is not allowed: it must be 1 or more")
     for word in further:
         name = word.partition("=")[0]
         if name.removeprefix("--") in OF_THE_SWEEP:

@@ -74,10 +74,12 @@ class RunQueue:
         folder: of the queue; it is made.
         parallel: the runs at a time; by default half as many as this machine has cores.
         command: starts a run; its words follow.
+        shares: further words for the runs in each of the `parallel` places, as the hosts that they may use; by default
+            none. They do not tell one run from another: a run may go on with those of another place.
         clock: gives durations.
 
     Raises:
-        UsageError: `parallel` is below 1, or `queue.json` in the folder is damaged.
+        UsageError: `parallel` is below 1 or not the number of shares, or `queue.json` in the folder is damaged.
         OSError: the folder cannot be made.
     """
 
@@ -87,10 +89,13 @@ class RunQueue:
         *,
         parallel: int | None = None,
         command: Sequence[str] = RUN_COMMAND,
+        shares: Sequence[Sequence[str]] = (),
         clock: Clock | None = None,
     ) -> None:
         if parallel is not None and parallel < 1:
             raise UsageError(f"--parallel: {parallel} is not allowed: it must be 1 or more")
+        if shares and parallel != len(shares):
+            raise UsageError(f"--parallel: {parallel} is not allowed: there is room for {len(shares)} runs at a time")
         self.folder = folder
         self.runs_dir = folder / "runs"
         self.parallel = parallel or max(1, this_machine().cores // 2)
@@ -103,7 +108,8 @@ class RunQueue:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopped: set[str] = set()
         self._starting = asyncio.Lock()
-        self._cores = _shares(sorted(os.sched_getaffinity(0))[: this_machine().cores], self.parallel)
+        self._cores = _cores(sorted(os.sched_getaffinity(0))[: this_machine().cores], self.parallel)
+        self._shares = shares or [()] * self.parallel
         for path in (self.runs_dir, folder / "output"):
             path.mkdir(parents=True, exist_ok=True)
         self._recorded = _read(folder / "queue.json")
@@ -183,7 +189,7 @@ class RunQueue:
                     for entry, slot in zip(waiting, list(free), strict=False):
                         free.remove(slot)
                         entry.state = "running"
-                        tasks[asyncio.create_task(self._carry_out(entry, self._cores[slot]))] = slot
+                        tasks[asyncio.create_task(self._carry_out(entry, slot))] = slot
                     self._tick()
                     if not tasks:
                         if not self.counts()["waiting"]:  # `on_tick` may have added some
@@ -203,14 +209,14 @@ class RunQueue:
         if self.on_tick is not None:
             self.on_tick()
 
-    async def _carry_out(self, entry: QueueEntry, cores: Sequence[int]) -> None:
-        """Run an entry to its end, and write down how it ended."""
+    async def _carry_out(self, entry: QueueEntry, slot: int) -> None:
+        """Run an entry to its end in this place, and write down how it ended."""
         name = entry.run.name
         entry.began = self.clock.monotonic()
         self._save()
         try:
             if not await self._waited_for_another(name) and name not in self._stopped:
-                entry.exit_code = await self._in_process(entry, cores)
+                entry.exit_code = await self._in_process(entry, slot)
             entry.state = "done" if self._is_done(name) and not entry.exit_code else "failed"
             if name in self._stopped and entry.state != "done":
                 entry.state = "stopped"
@@ -232,10 +238,10 @@ class RunQueue:
         same = earlier.get("words") == list(self.entries[name].run.words)
         return same and earlier.get("state") == "running" and self._is_done(name)
 
-    async def _in_process(self, entry: QueueEntry, cores: Sequence[int]) -> int:
-        words = [*self._command, *entry.run.words, "--as", entry.run.name, "--runs-dir", str(self.runs_dir)]
+    async def _in_process(self, entry: QueueEntry, slot: int) -> int:
+        words = [*self._command, *entry.run.words, *self._shares[slot], "--as", entry.run.name, "--runs-dir", str(self.runs_dir)]
         async with self._starting:  # the cores are those of this thread while the process starts
-            with self.output(entry.run.name).open("ab") as output, _on_cores(cores):
+            with self.output(entry.run.name).open("ab") as output, _on_cores(self._cores[slot]):
                 process = await asyncio.create_subprocess_exec(
                     *words,
                     stdin=subprocess.DEVNULL,
@@ -288,7 +294,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return runs
 
 
-def _shares(cores: Sequence[int], parallel: int) -> list[list[int]]:
+def _cores(cores: Sequence[int], parallel: int) -> list[list[int]]:
     """Return the cores of each of `parallel` runs: disjoint, or one core each in turn if there are fewer."""
     if parallel >= len(cores):
         return [[cores[slot % len(cores)]] for slot in range(parallel)]

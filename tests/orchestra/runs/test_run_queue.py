@@ -61,6 +61,11 @@ for word in words:
         (run / "here").touch()
         while not (run.parent / word[5:] / "here").exists():
             time.sleep(0.01)
+    if word.startswith("--hosts="):
+        place = run.parent.parent / word.partition("=")[2]
+        place.mkdir()  # fails if another run is there
+        (run.parent.parent / "used").open("a").write(place.name)
+        place.rmdir()
 ending.write_text('{"state": "done"}')
 '''
 
@@ -105,6 +110,19 @@ def states(queue: RunQueue) -> list[str]:
 
 
 QueueOf = Callable[..., RunQueue]
+
+
+def test_runs_at_a_time_have_shares_of_their_own_which_are_no_reason_to_repeat_a_run(queue_of: QueueOf) -> None:
+    runs = [QueuedRun("one", ["meet=two"]), QueuedRun("two", ["meet=one"]), *(QueuedRun(x, []) for x in "cdefgh")]
+    queue = queue_of(*runs, parallel=2, shares=[["--hosts=a"], ["--hosts=b"]])
+    work(queue)
+    assert states(queue) == ["done"] * 8
+    used = (queue.runs_dir / "used").read_text()
+    assert set(used) == {"a", "b"} and len(used) == 8
+    again = queue_of(*runs, parallel=1, shares=[["--hosts=c"]])
+    assert states(again) == ["done"] * 8
+    with pytest.raises(UsageError, match="--parallel: 3 is not allowed: there is room for 2 runs at a time"):
+        queue_of(parallel=3, shares=[["--hosts=a"], ["--hosts=b"]])
 
 
 def test_a_run_that_is_done_is_not_repeated_and_one_that_failed_is(queue_of: QueueOf) -> None:
