@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test quick test-engines test-pythons network-tools browser lint types format docs recordings dist setup clean
+.PHONY: run test quick test-engines test-pythons network-tools browser lint types format docs linkcheck recordings dist setup clean
 
 run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
@@ -46,6 +46,9 @@ format: $(VENV)/.installed
 
 docs: $(VENV)/.installed  ## the documentation site, into build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --jobs auto -b html docs build/site
+
+linkcheck: $(VENV)/.installed  ## whether the links of the documentation to other sites lead somewhere; needs the network
+	$(BIN)/python -m sphinx --keep-going --jobs auto -b linkcheck docs build/linkcheck
 
 recordings: $(VENV)/.installed  ## the pictures of README and of air combat; three minutes on an idle machine
 	$(BIN)/python docs/recordings.py

@@ -1,9 +1,10 @@
 """The command line that repeats a run, from what its directory records."""
 
+from pathlib import Path
 from typing import Any
 
 from orchestra.errors import UsageError
-from orchestra.runs.experiment import load_experiment, recorded_experiment, recorded_options
+from orchestra.runs.experiment import load_experiment, own_experiments, recorded_experiment, recorded_options
 from orchestra.runs.flags import Flags
 from orchestra.runs.plan import OPTIONS, shared_memory_bytes
 from orchestra.runs.run_directory import HIDDEN, RunDirectory
@@ -38,7 +39,13 @@ def recorded_command(run: RunDirectory, *, defaults: bool = False) -> tuple[list
         *_words(flags, flags.validated(own), {} if defaults else known, own),
         *_words(OPTIONS, options, usual, options),
     ]
-    return ["orchestra", "run", str(file), *words], said
+    return ["orchestra", "run", _name(file), *words], said
+
+
+def _name(file: Path) -> str:
+    """Return the name of an experiment that comes with orchestra, wherever it is installed; else the path."""
+    own = (name for name, path in own_experiments().items() if path.resolve() == file.resolve())
+    return next(own, str(file))
 
 
 def _words(flags: Flags, values: dict[str, Any], usual: dict[str, Any], recorded: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from orchestra import RunDirectory
 from orchestra.cli.main import main
 from orchestra.clock import RealClock
+from orchestra.runs.experiment import own_experiments
 from orchestra.runs.plan import OPTIONS, plan
 
 EXPERIMENT = """
@@ -71,6 +72,13 @@ def test_a_default_is_left_out_unless_all_are_asked_for(
     assert printed(capsys, str(run.path), "--all") == [
         *("orchestra", "run", str(file), "--steps=10", "--rate=0.5", "--fast", "--seed=0")
     ]
+
+
+def test_an_experiment_that_comes_with_orchestra_is_called_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(own_experiments()["dmcaf/qmix"], tmp_path / "run", {"steps": 5}, seed=4)
+    assert printed(capsys, str(run.path)) == ["orchestra", "run", "dmcaf/qmix", "--steps=5", "--seed=4"]
 
 
 def test_a_parameter_that_is_gone_is_told_and_the_others_are_printed(
