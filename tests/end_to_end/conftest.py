@@ -191,15 +191,19 @@ class Launcher:
 
     def command(self, *words: str | Path, **environment: str) -> Launched:
         """Carry out `orchestra ...`."""
-        return self._start(["-m", "orchestra"], words, environment)
+        return self._start([sys.executable, "-m", "orchestra"], words, environment)
+
+    def program(self, path: Path, *words: str | Path, **environment: str) -> Launched:
+        """Carry out another program."""
+        return self._start([str(path)], words, environment)
 
     def python(self, code: str, *words: str | Path, **environment: str) -> Launched:
         """Carry out a script."""
-        return self._start(["-c", code], words, environment)
+        return self._start([sys.executable, "-c", code], words, environment)
 
     def _start(self, program: list[str], words: tuple[str | Path, ...], environment: dict[str, str]) -> Launched:
         self._started.append(
-            Launched(self.folder, [*self.prefix, sys.executable, *program], [str(word) for word in words], environment)
+            Launched(self.folder, [*self.prefix, *program], [str(word) for word in words], environment)
         )
         return self._started[-1]
 
