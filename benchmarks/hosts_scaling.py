@@ -116,6 +116,7 @@ def scaling_table(samples: list[Sample]) -> list[str]:
 def draw(samples: list[Sample], path: Path) -> None:
     """Write a figure of the rate against the number of hosts."""
     import matplotlib.pyplot as plt  # optional: only the figure needs it
+    from matplotlib.ticker import ScalarFormatter
 
     figure, axes = plt.subplots(figsize=(6, 4))
     for links in dict.fromkeys(sample.links for sample in samples):
@@ -131,6 +132,9 @@ def draw(samples: list[Sample], path: Path) -> None:
     axes.plot(hosts, [one * h / hosts[0] for h in hosts], "k:", linewidth=1, label="in proportion")
     axes.set(xlabel="hosts", ylabel="environment steps a second", xscale="log", yscale="log")
     axes.set_xticks(hosts, [str(h) for h in hosts])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
+    axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.legend()
     figure.tight_layout()
     figure.savefig(path)

@@ -11,8 +11,8 @@
 - arrays, memory:      the same by shared memory, the default of two nodes on one host. Baseline: `np.copyto` between
                        two arrays of that size that have both been used before.
 
-Lines with *zmq* have ZeroMQ as their baseline (`wire_zmq.py`): blocking sockets of pyzmq between two processes, the same
-messages, packed by msgpack and checked by pydantic at both ends. They are left out where pyzmq is not installed.
+Lines with *zmq* have ZeroMQ as their baseline (`wire_zmq.py`): blocking sockets of pyzmq between two processes, the
+same messages, packed by msgpack and checked by pydantic at both ends. They are left out where pyzmq is not installed.
 
 Lines without a baseline show the processor time of sender and receiver per message, its construction included.
 

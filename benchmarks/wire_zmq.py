@@ -34,7 +34,7 @@ class Step(BaseModel):
 
 
 def _pair(context: "zmq.Context[Any]") -> "zmq.Socket[bytes]":
-    sock = context.socket(zmq.PAIR)
+    sock: zmq.Socket[bytes] = context.socket(zmq.PAIR)
     sock.setsockopt(zmq.SNDHWM, MARK)
     sock.setsockopt(zmq.RCVHWM, MARK)
     sock.setsockopt(zmq.LINGER, 0)
@@ -94,7 +94,7 @@ class ZmqPeer:
         since = time.perf_counter()
         for _ in range(count):
             self._sock.send(ARRAY, zmq.SNDMORE)
-            self._sock.send(x, copy=False)
+            self._sock.send(x.data, copy=False)
         self._ask(0)
         return count * nbytes / (time.perf_counter() - since) / 1e9
 

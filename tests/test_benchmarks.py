@@ -8,9 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks"
 PAGE = (FOLDER / "README.md").read_text()
-ROWS = [
-    tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in PAGE.splitlines() if line.startswith("| `")
-]
+ROWS = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in PAGE.splitlines() if line.startswith("| `")]
 PARTS = {path.name for path in FOLDER.glob("*.py")} - {row[0].strip("`") for row in ROWS}
 
 
@@ -23,6 +21,7 @@ def test_every_program_has_a_row_and_every_module_is_named() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("`"))
 def test_the_results_of_a_program_are_on_the_page_that_its_row_names(row: tuple[str, ...]) -> None:
     program, question, _, _, limit, results = row
-    assert question and limit
+    assert question
+    assert limit
     for page in re.findall(r"\]\((.*?)\)", results):
         assert program.strip("`") in (FOLDER / page).read_text()

@@ -58,7 +58,8 @@ def command(arguments: list[str]) -> int:
     configurations = [] if options.search else grid(options.file, further, space)
     if options.search:
         space = checked(options.file, further, space)
-    _dry_run(options.file, [*(configurations[0].words if configurations else ()), *further, *(shares or [()])[0]])
+    first = [*(configurations[0].words if configurations else ()), *(shares[0] if shares else ())]
+    _dry_run(options.file, [*first, *further])
     queue = RunQueue(folder, parallel=options.parallel, shares=shares)
     _check_settings(folder, options, further)
     return _carry_out(options, further, queue, space, configurations, shlex.join(["orchestra", "sweep", *arguments]))

@@ -239,7 +239,15 @@ class RunQueue:
         return same and earlier.get("state") == "running" and self._is_done(name)
 
     async def _in_process(self, entry: QueueEntry, slot: int) -> int:
-        words = [*self._command, *entry.run.words, *self._shares[slot], "--as", entry.run.name, "--runs-dir", str(self.runs_dir)]
+        words = [
+            *self._command,
+            *entry.run.words,
+            *self._shares[slot],
+            "--as",
+            entry.run.name,
+            "--runs-dir",
+            str(self.runs_dir),
+        ]
         async with self._starting:  # the cores are those of this thread while the process starts
             with self.output(entry.run.name).open("ab") as output, _on_cores(self._cores[slot]):
                 process = await asyncio.create_subprocess_exec(

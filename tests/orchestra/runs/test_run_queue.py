@@ -118,7 +118,8 @@ def test_runs_at_a_time_have_shares_of_their_own_which_are_no_reason_to_repeat_a
     work(queue)
     assert states(queue) == ["done"] * 8
     used = (queue.runs_dir / "used").read_text()
-    assert set(used) == {"a", "b"} and len(used) == 8
+    assert set(used) == {"a", "b"}
+    assert len(used) == 8
     again = queue_of(*runs, parallel=1, shares=[["--hosts=c"]])
     assert states(again) == ["done"] * 8
     with pytest.raises(UsageError, match="--parallel: 3 is not allowed: there is room for 2 runs at a time"):
