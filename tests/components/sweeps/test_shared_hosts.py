@@ -8,9 +8,10 @@ from components.sweeps.shared_hosts import shared_out
 from orchestra import UsageError
 
 
-@given(st.lists(st.from_regex(r"[a-z]{1,4}[0-9]{1,3}", fullmatch=True), min_size=1, max_size=9, unique=True), st.data())
-def test_no_host_is_in_two_shares_and_each_has_as_many(names: list[str], data: st.DataObject) -> None:
-    of_each = data.draw(st.integers(1, len(names)))
+@given(st.integers(1, 9), st.data())
+def test_no_host_is_in_two_shares_and_each_has_as_many(number: int, data: st.DataObject) -> None:
+    names = [f"cpu{n}" for n in range(number)]
+    of_each = data.draw(st.integers(1, number))
     flag = data.draw(st.sampled_from([["--hosts", ",".join(names)], [f"--hosts={','.join(names)}"]]))
     rest, shares = shared_out(["--steps", "5", *flag, "--quiet"], of_each)
     assert rest == ["--steps", "5", "--quiet"]
