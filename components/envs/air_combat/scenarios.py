@@ -5,7 +5,7 @@ The defaults are those of MaCA's documents where they give numbers, and a choice
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import hypot
 from typing import Literal
 
@@ -127,8 +127,15 @@ class Rewards:
 
     def decisive(self) -> "Rewards":
         """Return these without what sightings and attacks earn, which do not decide a round."""
-        without = ("sees_detector", "sees_fighter", "valid_attack", "invalid_attack")
-        return replace(self, **{each.name: 0.0 for each in fields(self) if each.name.endswith(without)})
+        return replace(
+            self,
+            detector_sees_detector=0.0,
+            detector_sees_fighter=0.0,
+            fighter_sees_detector=0.0,
+            fighter_sees_fighter=0.0,
+            valid_attack=0.0,
+            invalid_attack=0.0,
+        )
 
 
 def _default_radars() -> dict[Band, Radar]:

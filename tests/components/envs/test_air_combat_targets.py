@@ -153,6 +153,6 @@ def test_decisive_rewards_are_those_of_hits_losses_and_the_end() -> None:
         ({"shaping": "none"}, "shaping is 'none', must be one of documented, decisive"),
     ],
 )
-def test_unknown_choices_are_refused(option: dict[str, str], says: str) -> None:
+def test_unknown_choices_are_refused(option: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         AirBattles("fighter10v10", 1, **option)
