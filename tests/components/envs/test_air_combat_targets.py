@@ -9,7 +9,7 @@ import pytest
 
 from components.envs.air_combat.battles import AirBattles
 from components.envs.air_combat.env import AirCombat
-from components.envs.air_combat.kernel.constants import ABOUT_ENEMY, FIRE, OWN
+from components.envs.air_combat.kernel.constants import ABOUT_ENEMY, BARRAGE, FIRE, NEAR, OWN, SILENT
 from components.envs.air_combat.scenarios import Rewards
 
 E = 10  # enemies of the map that is played here
@@ -144,6 +144,32 @@ def test_decisive_rewards_are_those_of_hits_losses_and_the_end() -> None:
     assert total.tolist() == [100.0 * (hits[b] - losses[b]) for b in range(2)]
     assert sum(hits) > 0
     assert sum(losses) > 0
+
+
+def kite(env: AirBattles) -> np.ndarray:
+    """Return actions (B, A) of a script that knows no more than agents do.
+
+    It flies at the nearest enemy with its radar off, jams, fires when it can, and turns away when it is nearer than 118:
+    within the range of its long missiles, and beyond that of jammed radars.
+    """
+    offered = env.available[..., : env.n_commands]
+    known, distance = env.obs[..., OWN + 2] > 0, env.obs[..., OWN + 5] * NEAR
+    jams = known & (distance < 250.0) & offered[..., BARRAGE]
+    commands = np.select([offered[..., FIRE], known & (env.obs[..., 7] > 0), jams], [FIRE, SILENT, BARRAGE], 0)
+    courses = np.where(known & (distance < 118.0), 2, 0)
+    return np.where(env.units["alive"][:, :E], courses * env.n_commands + commands, 0)
+
+
+@pytest.mark.parametrize("opponent", ["easy", "hard"])
+def test_actions_of_agents_suffice_to_beat_the_rules(opponent: str) -> None:
+    env = battles(32, targets="nearest", opponent=opponent, frame_skip=4, max_steps=360)
+    won, over = np.zeros(32, bool), np.zeros(32, bool)
+    while not over.all():
+        env.step(kite(env))
+        won |= env.won & ~over
+        over |= env.terminated
+        env.reset(env.terminated.copy())
+    assert won.mean() >= 0.9
 
 
 @pytest.mark.parametrize(
