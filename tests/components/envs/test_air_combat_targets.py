@@ -149,7 +149,7 @@ def test_decisive_rewards_are_those_of_hits_losses_and_the_end() -> None:
 def kite(env: AirBattles) -> np.ndarray:
     """Return actions (B, A) of a script that knows no more than agents do.
 
-    It flies at the nearest enemy with its radar off, jams, fires when it can, and turns away when it is nearer than 118:
+    It flies at the nearest enemy with its radar off, jams, fires when it can, and turns away when nearer than 118:
     within the range of its long missiles, and beyond that of jammed radars.
     """
     offered = env.available[..., : env.n_commands]
