@@ -14,7 +14,8 @@ def command(arguments: list[str]) -> int:
     parser = FlagParser(
         prog="orchestra config",
         description="Print the command line that begins a run with the settings of this one: its file, and the flags "
-        "that\ndiffer from their defaults. Paths are as they were given.",
+        "that\ndiffer from their defaults. Paths are as they were given; an experiment that comes with orchestra\n"
+        "has its name.",
     )
     add_run_to(parser, default="the newest")
     parser.add_argument("--all", action="store_true", help="all flags of the experiment, those of today's default, too")

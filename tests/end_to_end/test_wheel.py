@@ -95,7 +95,7 @@ def orchestra(wheel: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.minutes
-def test_a_new_user_trains_sweeps_exports_and_looks_at_a_page(orchestra: Path, launch: Any) -> None:
+def test_a_new_user_sends_messages_trains_sweeps_exports_and_looks_at_a_page(orchestra: Path, launch: Any) -> None:
     own = {"PYTHONPATH": ""}  # which may lead to the checkout
 
     def carried_out(*words: str) -> str:
@@ -103,6 +103,10 @@ def test_a_new_user_trains_sweeps_exports_and_looks_at_a_page(orchestra: Path, l
         done.patience_s = 600.0
         assert done.ends() == 0, done.story("failed")
         return str(done.out)
+
+    quickstart = launch.program(orchestra.with_name("python"), ROOT / "docs" / "examples" / "ledger.py", **own)
+    assert quickstart.ends() == 0, quickstart.story("failed")
+    assert quickstart.out == "stalkers\n"
 
     said = carried_out("run", "qmix_8m", "--steps", "20000", "--as", "first")
     assert "greedy test" in said
@@ -123,6 +127,8 @@ def test_a_new_user_trains_sweeps_exports_and_looks_at_a_page(orchestra: Path, l
     page.until(lambda: "Ctrl-C" in page.out)
     with urllib.request.urlopen(page.out.split()[1]) as answer:
         assert "<title>" in answer.read().decode()
+    with urllib.request.urlopen(page.out.split()[1].replace("/?", "/api/runs?")) as answer:
+        assert [(row["name"], row["state"]) for row in json.load(answer)] == [("first", "done")]
     page.process.send_signal(signal.SIGINT)
     assert page.ends() == 0, page.story("failed")
 
