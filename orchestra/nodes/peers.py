@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -98,6 +99,9 @@ class Peers:
         self._join = join
         self._advertise = advertise
         self._join_timeout_s = join_timeout_s
+        self.patience_s = math.inf
+        """Seconds that `close` waits at most for peers to acknowledge, and for connections to close. A run that has to
+        end by some moment sets it: a peer that was killed does not acknowledge."""
         self._links: dict[str, Link] = {}
         """The link to each peer."""
         self._sessions: dict[bytes, Link] = {}
@@ -155,7 +159,7 @@ class Peers:
             link.close()
         unfinished = [link.finished for link in links if not link.ended]
         if unfinished:
-            await asyncio.wait(unfinished, timeout=GOODBYE_S)
+            await asyncio.wait(unfinished, timeout=min(GOODBYE_S, self.patience_s))
         for link in list(self._sessions.values()):
             link.end(None)
         await self.failures.stop()
@@ -164,7 +168,7 @@ class Peers:
             await listener.close()
         self._listeners.clear()
         if self._disconnecting:  # else the loop may be closed in the middle of a TLS shutdown
-            await asyncio.wait(self._disconnecting, timeout=LEAVE_S)
+            await asyncio.wait(self._disconnecting, timeout=min(LEAVE_S, self.patience_s))
         self._acceptor.sum_up(final=True)
 
     # Links

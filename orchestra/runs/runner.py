@@ -282,6 +282,7 @@ async def _stop_others(
     # Each may need its deadline twice: a process until it is killed, an actor until it is aborted.
     await launcher.stop(asked, max(ends_by - loop.time(), 0.1) / 4, state)
     await stop_actors(root.cells, deadline=max(ends_by - loop.time(), 0.1) / 4)
+    root.peers.patience_s = max(ends_by - loop.time(), 0.1) / 3
 
 
 @contextlib.contextmanager

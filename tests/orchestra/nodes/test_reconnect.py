@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, MailboxFull, Message, Node, Ref, Request, TerminatedMsg, Unreachable, on
+from orchestra.nodes.peers import GOODBYE_S
 from orchestra.testing import Probe
 
 Run = Callable[..., Any]
@@ -365,6 +366,18 @@ def test_a_goodbye_that_nobody_hears_is_not_waited_for_for_ever(run: Run, monkey
             await it.proxy.cut()
             await it.leaf.stop()
             assert it.leaf.statistics().peers == ()
+
+    run(main())
+
+
+def test_a_goodbye_that_nobody_hears_is_waited_for_no_longer_than_the_run_may_last(run: Run) -> None:
+    async def main() -> None:
+        async with through() as it:
+            it.proxy.shut = True
+            await it.proxy.cut()
+            it.leaf.peers.patience_s = 0.01
+            async with asyncio.timeout(GOODBYE_S / 2):
+                await it.leaf.stop()
 
     run(main())
 
