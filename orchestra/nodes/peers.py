@@ -99,9 +99,7 @@ class Peers:
         self._join = join
         self._advertise = advertise
         self._join_timeout_s = join_timeout_s
-        self.patience_s = math.inf
-        """Seconds that `close` waits at most for peers to acknowledge, and for connections to close. A run that has to
-        end by some moment sets it: a peer that was killed does not acknowledge."""
+        self.patience_s = math.inf  # a bound of both waits of `close`, for a run that has to end by some moment
         self._links: dict[str, Link] = {}
         """The link to each peer."""
         self._sessions: dict[bytes, Link] = {}
