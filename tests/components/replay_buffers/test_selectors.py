@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.checkpoints.array_file import ArrayReader, CheckpointError
 from components.replay_buffers.selectors import (
     FifoSelector,
     HighestSelector,
@@ -109,3 +110,17 @@ def test_if_no_item_has_priority_all_are_drawn():
 def test_an_exponent_out_of_range_is_refused(exponent):
     with pytest.raises(ValueError, match="exponent: expected a finite number of at least 0, got"):
         PrioritizedSelector(3, exponent)
+
+
+@pytest.mark.parametrize("kind", [*ORDERED, UniformSelector])
+@pytest.mark.parametrize("items", [[0, 1, 3], [0, 1, 1], [2, 1, 0]])
+def test_a_state_with_other_items_than_are_there_is_refused(kind, items):
+    selector = kind(8)
+    selector.insert(np.arange(3), np.ones(3))
+    arrays = {name: np.asarray(next(iter(array.pieces))) for name, array in selector.state_arrays().items()}
+    reader = ArrayReader({**arrays, "items": np.array(items)})
+    if sorted(items) == [0, 1, 2]:
+        kind(8).check_state(reader, np.arange(3))
+        return
+    with pytest.raises(CheckpointError, match="items: expected those that are there"):
+        kind(8).check_state(reader, np.arange(3))
