@@ -1,8 +1,9 @@
 """How a node stops its actors, in virtual time."""
 
 import asyncio
+from typing import ClassVar
 
-from orchestra import Actor, Message, Node, Ref, on
+from orchestra import Actor, Message, Node, Ref, Restart, Supervision, on
 from orchestra.testing import Simulation
 
 
@@ -101,3 +102,53 @@ def test_a_stuck_child_leaves_its_parent_time_to_stop() -> None:
     stops, took = stops_of({"parent": Parent, "other": Child}, {"parent:child": 1000.0, "other": 9.0})
     assert [name for name, _ in stops] == ["parent", "other"]
     assert 9.0 <= took < 10.0
+
+
+class Stubborn(Actor[WorkMsg]):
+    """Is stuck in its work, and goes on for some seconds when it is aborted."""
+
+    ended: ClassVar[list[float]] = []
+
+    @on(WorkMsg)
+    async def work(self, msg: WorkMsg) -> None:
+        try:
+            await asyncio.sleep(1000.0)
+        finally:
+            await asyncio.sleep(msg.seconds)
+            self.ended.append(self.clock.monotonic())
+
+
+class Owner(Actor[WorkMsg]):
+    """Has a stubborn child on another node; work has it fail and start anew."""
+
+    supervision: ClassVar[Supervision] = Restart(limit=2, within=60, backoff=0.1)
+    begun: ClassVar[list[float]] = []
+
+    async def started(self) -> None:
+        self.begun.append(self.clock.monotonic())
+        if len(self.begun) == 1:
+            await (await self.spawn_on("there", "child", Stubborn)).tell(WorkMsg(seconds=6.0))
+
+    @on(WorkMsg)
+    def work(self, msg: WorkMsg) -> None:
+        raise ValueError("it does not work")
+
+
+def test_an_actor_that_starts_anew_waits_until_its_child_on_another_node_was_aborted_and_has_ended() -> None:
+    Stubborn.ended.clear()
+    Owner.begun.clear()
+
+    async def main(sim: Simulation) -> None:
+        here, _ = sim.node("here", lambda node: node.spawn("owner", Owner)), sim.node("there")
+        await sim.start()
+        await sim.until(lambda: Owner.begun)
+        await asyncio.sleep(1.0)
+        await here.ref("here/owner").tell(WorkMsg(seconds=0.0))
+        await sim.until(lambda: len(Owner.begun) == 2)
+
+    sim = Simulation(7)
+    sim.run(main(sim))
+    first, again = Owner.begun
+    (ended,) = Stubborn.ended
+    assert again >= ended
+    assert 16.0 <= again - first < 19.0
