@@ -94,7 +94,7 @@ class Template:
                 raise RuntimeError(f"what it has imported runs {threads - 1} threads")
             if not preloading:
                 return [self._fork(request, *fds)]
-            self._second = self._fork_second(preloading)
+            self._second = self._fork_second(preloading, fds)
             self._forward(request, fds)
             return [self._second.fileno()]
         except Exception as error:  # the process is started without the template, and reports its own errors
@@ -136,13 +136,19 @@ class Template:
         _send(self._control, {"id": request["id"], "pid": pid}, [pidfd])
         return pidfd
 
-    def _fork_second(self, preloads: Sequence[Preload]) -> socket.socket:
+    def _fork_second(self, preloads: Sequence[Preload], fds: Sequence[int]) -> socket.socket:
+        """Fork the template that preloads, and return the socket to it.
+
+        It closes `fds`, those of a request: a pipe that it kept open would not end with the process that is asked for.
+        """
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._second_pid = _fork()
         if self._second_pid == 0:
             with _ending():
                 ours.close()
                 self._leave()
+                for fd in fds:
+                    os.close(fd)
                 for preload in preloads:
                     try:
                         preload()

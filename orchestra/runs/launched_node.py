@@ -12,15 +12,18 @@ from orchestra.runs.topology import Topology
 from orchestra.wire.addresses import candidates_of
 from orchestra.wire.transports.registry import transport_for
 
-TIDY_UP_TRIES = 20
+TIDY_UP_TRIES = 6
+TIDY_UP_PAUSE_S = 0.01
+"""The pause before the second try, doubled each time. A process that has joined at an agent which lives waits for all
+of them, 0.63 s, before it ends."""
 DROP_S = 0.2
-"""Seconds for the actors of a node to stop whose starter is dead, before they are aborted."""
+"""Seconds for the actors of a node to stop whose root or starter is dead, before they are aborted."""
 
 
 async def run_node(topology: Topology, node: Node, join: str, lifeline: Lifeline) -> str:
     """Run a launched node until the root, at `join`, asks it to stop or is gone, or its starter is dead.
 
-    Return the reason. If the starter is dead, nothing is saved.
+    Return the reason. If the root or the starter is dead, nothing is saved, and no peer is waited for.
     """
     loop = asyncio.get_running_loop()
     abandoned: asyncio.Future[str] = loop.create_future()
@@ -40,10 +43,11 @@ async def run_node(topology: Topology, node: Node, join: str, lifeline: Lifeline
             async with node.running():
                 spawn_all(topology, node)
                 done, _ = await asyncio.wait({abandoned, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)
-                if abandoned.done():
-                    await _drop(node, abandoned.result())
-                root_lives = node.root in node.statistics().peers and not abandoned.done()
-                return done.pop().result()
+                reason = done.pop().result()
+                root_lives = node.root in node.peers.names and not abandoned.done()
+                if not root_lives:
+                    await _drop(node, reason)
+                return reason
     finally:
         if not root_lives:
             await clear(join)
@@ -60,11 +64,11 @@ async def _drop(node: Node, reason: str) -> None:
 
 async def clear(root: str) -> None:
     """Remove the socket files of a killed root. Each surviving process tries, and the first does it."""
-    for _ in range(TIDY_UP_TRIES):
+    for tries in range(TIDY_UP_TRIES):
         try:
             for address in candidates_of(root):
                 await transport_for(address).clear(address)
             return
         except UsageError:
             # The system closes the connections of a killed process before its listening socket.
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(TIDY_UP_PAUSE_S * 2**tries)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from hosted_accounts import check_message_counts, check_trace
-from hosted_runs import LONG, Hosted, crowded
+from hosted_runs import LONG, Hosted, crowded, lives
 from virtual_network.namespaces import until
 
 from orchestra import RunDirectory
@@ -102,7 +102,7 @@ def test_what_dies_is_noticed_and_replaced_within_seconds(over_hosts: Callable[.
     nodes = hosted.processes(1)
     hosted.agents()[1].kill()
     killed = time.monotonic()
-    after(killed, "nodes", lambda: not any(node.is_running() for node in nodes.values()))
+    after(killed, "nodes", lambda: not any(map(lives, nodes.values())))
     after(killed, "known", lambda: hosted.events("host gone"))
     after(time.monotonic(), "agent", lambda: len(hosted.events("host joined")) == 3)
     hosted.until_all_run(1, 2)

@@ -62,14 +62,21 @@ def lags(launched: Any) -> dict[str, int]:
 
 def rates(launched: Any, seconds: float) -> tuple[float, dict[str, float]]:
     """Let the run go on, and return the steps a second of the run and of each host meanwhile."""
-    begun, first, played = time.monotonic(), launched.records()[-1]["env_steps"], hosts_of(launched)
+    first, begun, played = next_record(launched), time.monotonic(), hosts_of(launched)
     for_seconds(launched, seconds)
     lasted = time.monotonic() - begun
     of_hosts = {
         name: (host.get("env_steps", 0) - played[name].get("env_steps", 0)) / lasted
         for name, host in hosts_of(launched).items()
     }
-    return float(launched.records()[-1]["env_steps"] - first) / lasted, of_hosts
+    last = launched.records()[-1]  # seconds apart from its neighbours: only its own time says how long it took
+    return float(last["env_steps"] - first["env_steps"]) / (last["elapsed_s"] - first["elapsed_s"]), of_hosts
+
+
+def next_record(launched: Any) -> dict[str, Any]:
+    before = len(launched.records())
+    launched.until(lambda: len(launched.records()) > before)
+    return dict(launched.records()[-1])
 
 
 def spread() -> float:

@@ -76,6 +76,14 @@ class Hosted:
         return [path for path in self.scratch.rglob("*") if "code" not in path.parts[len(self.scratch.parts) :][:2]][1:]
 
 
+def lives(process: psutil.Process) -> bool:
+    """Return whether a process has not ended. One that nobody has waited for yet has."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def crowded() -> float:
     """Return how many processes want each processor of this machine, at least 1: all of it goes slower by so much."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -177,6 +177,19 @@ def test_a_forked_process_is_like_one_that_was_started(run) -> None:
     assert len({number for each in seen.values() for number in each["drawn"]}) == 8  # by neither generator
 
 
+def test_no_template_holds_a_pipe_of_a_process_that_it_has_forked(run) -> None:
+    members = run("--wanted", "5")
+    seen = members.seen(4)  # the second template was forked while a request was carried out
+    held = set[str]().union(*(pipes(template.pid) for template in members.templates()))
+    assert {name: pipes(each["pid"]) & held for name, each in seen.items()} == {name: set() for name in seen}
+    assert all(pipes(each["pid"]) for each in seen.values())
+
+
+def pipes(pid: int) -> set[str]:
+    ends = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    return {end for end in ends if end.startswith("pipe:")}
+
+
 def test_what_an_actor_preloads_is_in_its_processes_only_and_was_loaded_once(run) -> None:
     members = run("--wanted", "5")
     seen = members.seen(4)
