@@ -33,6 +33,8 @@ LONGEST_LINE = 16 << 10
 """Characters of a line; the rest of a longer one is cut."""
 LAST_LINES = 20
 """Lines of a dead process that the message about a failure quotes."""
+LAST_ERROR = "last error of"
+"""How a line of `LastWords` begins that says why an actor failed."""
 OFFSETS = 64
 """Messages from which the offset between two clocks is taken."""
 _OVERHEAD = 64
@@ -162,7 +164,7 @@ class LastWords:
     def of(self, node: str) -> Iterator[str]:
         """Yield the lines that a message about a failure quotes of `node`."""
         if self.error:
-            yield f"last error of {node}: {self.error}"
+            yield f"{LAST_ERROR} {node}: {self.error}"
         if self.lines:
             yield f"last output of {node}:"
             yield from (f"    {line}" for line in self.lines)

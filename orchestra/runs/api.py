@@ -26,6 +26,7 @@ from orchestra.clock import Clock, RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
 from orchestra.hosts.bundle import Bundle
 from orchestra.hosts.collected_code import make
+from orchestra.hosts.output import LAST_ERROR
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
@@ -244,7 +245,8 @@ def failing_in_one_line(what: str, log_file: Path, run: RunDirectory) -> Iterato
         text = failure_text(errors[0])
         details = errors[0].details if isinstance(errors[0], ActorsLost) else ()
         said = "\n".join([f"{what} failed: {text.removesuffix('.')}; traceback in {log_file}", *details])
-        raise RunFailed(said, RunResult("failed", text, run)) from error
+        last_errors = [line for line in details if line.startswith(LAST_ERROR)]
+        raise RunFailed(said, RunResult("failed", "; ".join([text, *last_errors[:1]]), run)) from error
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

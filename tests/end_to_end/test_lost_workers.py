@@ -65,6 +65,7 @@ def test_a_run_with_too_few_workers_left_saves_fails_and_tells_their_last_words(
     summary = launched.json("summary.json")
     assert (summary["state"], summary["reached_goal"]) == ("failed", False)
     assert summary["reason"].startswith("1 of 2 actors are left")
+    assert summary["reason"].endswith("worker-0-1/worker failed: RuntimeError: no game to play")
     assert f"continue with: {summary['resume']}" in launched.out.splitlines()
     state = RunDirectory(launched.run).newest_state()
     assert (state / "learner.trajectories.npz").exists()  # with all experience, although workers cannot save
