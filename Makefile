@@ -17,7 +17,7 @@ quick: $(VENV)/.installed  ## the tests that take milliseconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-engines: $(VENV)/.installed  ## tests on real SLURM, Kubernetes and Ray, as far as they can be had here
-	@for engine in slurm ray kubernetes; do sh tests/support/install_$$engine.sh $(abspath $(BIN)/python); done
+	@for engine in slurm ray kubernetes; do sh tests/support/install_$$engine.sh $(abspath $(BIN)/python) || exit 1; done
 	ORCHESTRA_ENGINES=1 $(BIN)/python -m pytest tests/engines $(ARGS)
 
 test-pythons:  ## the tests that take milliseconds, on every Python from 3.11 to 3.14 that is found
