@@ -102,9 +102,9 @@ class AirBattles(BattleMemory):
         max_steps: world steps after which a round ends, in place of the scenario's.
         random_pos: whether starts are random, in place of the scenario's.
         reward_scale: factor of all rewards.
-        targets: with `nearest`, K = 7: command 6 fires at the target at which the fewest missiles fly, of several at
-            the nearest, a medium missile if one reaches a target, and at none at which two fly. Enemies are then
-            observed in the order of their distance instead of their numbers.
+        targets: with `nearest`, K = 7: command 6, always available, fires when a missile reaches a target at which
+            fewer than two fly: at the one at which the fewest do, of several at the nearest, a medium missile if one
+            reaches it. Enemies are then observed in the order of their distance instead of their numbers.
         shaping: with `decisive`, sightings and attacks have no reward: hits, losses and the round's outcome do.
 
     Raises:

@@ -16,10 +16,10 @@ from components.envs.air_combat.scenarios import Scenario
 from components.envs.base import Env, EnvSpec, Subtask
 
 _SUBTASKS: dict[str, tuple[float, float, tuple[int, ...], bool]] = {
-    "search": (0.0, 180.0, (HOLD, HOP), False),
-    "approach": (0.0, 67.5, (HOLD, HOP, SILENT, JAMMER_OFF), False),
-    "attack": (0.0, 180.0, (HOLD,), True),
-    "evade": (90.0, 180.0, (HOLD, HOP, SILENT, JAMMER_OFF), False),
+    "search": (0.0, 180.0, (HOLD, HOP, JAMMER_OFF), False),
+    "approach": (0.0, 67.5, (HOLD, SILENT), False),
+    "attack": (0.0, 180.0, (), True),
+    "evade": (90.0, 180.0, (HOLD, SILENT), False),
     "jam": (0.0, 90.0, (HOLD, BARRAGE, AIM), False),
 }
 """Of each sub-task: angles between its courses and the reference, from and to; its commands; whether it fires."""

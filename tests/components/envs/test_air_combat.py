@@ -150,7 +150,9 @@ def test_sub_tasks_are_courses_and_commands() -> None:
     assert courses["attack"] == set(range(8))
     assert courses["jam"] == {6, 7, 0, 1, 2}
     assert courses["evade"] == {2, 3, 4, 5, 6}
-    assert commands["attack"] == {0, 6, 7, 8, 9}
+    assert commands["attack"] == {6, 7, 8, 9}
+    assert commands["search"] == {0, 1, 5}
+    assert commands["approach"] == commands["evade"] == {0, 2}
     assert commands["jam"] == {0, 3, 4}
 
 

@@ -13,6 +13,7 @@ from components.envs.air_combat.kernel.constants import ABOUT_ENEMY, BARRAGE, FI
 from components.envs.air_combat.scenarios import Rewards
 
 E = 10  # enemies of the map that is played here
+CAN_FIRE = OWN - 1  # the last column of what an agent observes of itself
 
 
 def battles(n: int, **options: Any) -> AirBattles:
@@ -26,7 +27,7 @@ def draw(env: AirBattles, rng: np.random.Generator) -> np.ndarray:
     offered = env.available[..., : env.n_commands]
     commands = np.where(rng.random(offered.shape) < offered, rng.random(offered.shape), -1.0).argmax(-1)
     commands = np.where(np.take_along_axis(offered, commands[..., None], -1)[..., 0], commands, 0)
-    return np.where(offered[..., FIRE], FIRE, commands)
+    return np.where(env.obs[..., CAN_FIRE] > 0, FIRE, commands)
 
 
 def chosen(env: AirBattles, b: int, i: int) -> int:
@@ -46,13 +47,14 @@ def chosen(env: AirBattles, b: int, i: int) -> int:
     return 0
 
 
-def test_fire_is_offered_and_fires_at_whom_the_rules_choose() -> None:
+def test_fire_is_always_offered_and_fires_at_whom_the_rules_choose() -> None:
     env, rng, fired, medium = battles(4, targets="nearest"), np.random.default_rng(0), 0, 0
     assert env.available.shape == (4, E, 4 * 7)
     for _ in range(260):
         want = np.array([[chosen(env, b, i) for i in range(E)] for b in range(4)])
         alive = env.units["alive"][:, :E]
-        np.testing.assert_array_equal(env.available[..., FIRE], alive & (want > 0))
+        np.testing.assert_array_equal(env.available[..., FIRE], alive)
+        np.testing.assert_array_equal(env.obs[..., CAN_FIRE], alive & (want > 0))
         before = env.battles["fired_red"].copy()
         env.step(draw(env, rng))
         np.testing.assert_array_equal(env.units["attack"][:, :E][alive], want[alive])
@@ -155,7 +157,7 @@ def kite(env: AirBattles) -> np.ndarray:
     offered = env.available[..., : env.n_commands]
     known, distance = env.obs[..., OWN + 2] > 0, env.obs[..., OWN + 5] * NEAR
     jams = known & (distance < 250.0) & offered[..., BARRAGE]
-    commands = np.select([offered[..., FIRE], known & (env.obs[..., 7] > 0), jams], [FIRE, SILENT, BARRAGE], 0)
+    commands = np.select([env.obs[..., CAN_FIRE] > 0, known & (env.obs[..., 7] > 0), jams], [FIRE, SILENT, BARRAGE], 0)
     courses = np.where(known & (distance < 118.0), 2, 0)
     return np.where(env.units["alive"][:, :E], courses * env.n_commands + commands, 0)
 

@@ -28,7 +28,7 @@ COURSE, RADAR, JAMMER, ATTACK = 0, 1, 2, 3  # columns of orders (N, 4)
 STAY = -1  # in place of a course: the unit stays where it is
 
 HOLD, HOP, SILENT, BARRAGE, AIM, JAMMER_OFF, FIRST_MISSILE = 0, 1, 2, 3, 4, 5, 6  # commands of an agent
-FIRE = FIRST_MISSILE  # the only command with missiles where targets are the nearest
+FIRE = FIRST_MISSILE  # where targets are the nearest: a missile if and when one reaches a target
 AUTOMATIC = -1  # in place of an attack: at the target that `choose_shot` chooses when it can be made
 
 L_DETECTOR, S_DETECTOR, FIGHTER, PASSIVE = 0, 1, 2, 3  # sources of what a side knows
@@ -36,9 +36,10 @@ L_DETECTOR, S_DETECTOR, FIGHTER, PASSIVE = 0, 1, 2, 3  # sources of what a side 
 ORDERED, STATIC, STRAIGHT, RULES_EASY, RULES_HARD = 0, 1, 2, 3, 4  # who commands side 2
 OPPONENTS = ("ordered", "static", "straight", "easy", "hard")
 
-OWN, ABOUT_ENEMY, ABOUT_FRIEND = 17, 13, 7  # columns of an observation: about itself, each enemy, each friend
+OWN, ABOUT_ENEMY, ABOUT_FRIEND = 18, 14, 7  # columns of an observation: about itself, each enemy, each friend
 ABOUT_UNIT = 10  # columns of a state, about each unit
 NEAR = 200.0  # the distance that is 1 in an observation
+CLOSE = 50.0  # the distance beyond the range of a long missile that is 1 in an observation, as is any larger one
 OLD = 100.0  # steps since an enemy was known that are 1 in an observation
 
 # Rounded, so that the sine of 30 degrees is one half exactly.

@@ -17,6 +17,7 @@ from components.envs.air_combat.kernel.constants import (
     ABOUT_UNIT,
     AIM,
     BARRAGE,
+    CLOSE,
     COS,
     FIRE,
     FIRST_MISSILE,
@@ -43,7 +44,7 @@ def offer(i: int, units: Records, kinds: Records, rules: Record, hears: Bools, a
     """Write which actions (U,) unit i may choose.
 
     A missile is offered for a known target that it would reach now, or that might come into its range in the world
-    steps of this step but the last.
+    steps of this step but the last; where targets are the nearest, always.
     """
     available[:] = False
     unit, kind = units[i], kinds[i]
@@ -61,7 +62,7 @@ def offer(i: int, units: Records, kinds: Records, rules: Record, hears: Bools, a
         available[AIM] = loudest(i, units, kinds, rules, hears) >= 0
         available[JAMMER_OFF] = unit.jammer > 0
     if rules.nearest_targets:
-        available[FIRE] = can_fire(i, units, kinds, rules)
+        available[FIRE] = True
     elif unit.long_left + unit.medium_left > 0:
         for j in range(n_enemies):
             margin = (rules.frame_skip - 1) * (kind.speed + kinds[first + j].speed)
@@ -115,6 +116,7 @@ def observe(
     obs[14] = kind.fighter
     obs[15] = battle.steps / rules.max_steps
     obs[16] = battle.flying / (10.0 * len(units))
+    obs[17] = can_fire(i, units, kinds, rules)
     at = OWN
     first, last = enemies_of(i, units, rules)
     order = np.empty(last - first if rules.nearest_targets else 0, np.int64)
@@ -131,7 +133,9 @@ def observe(
                 obs[at + 2] = 1.0
                 obs[at + 3] = (dx * ux + dy * uy) / NEAR
                 obs[at + 4] = (dy * ux - dx * uy) / NEAR
-                obs[at + 5] = sqrt(dx * dx + dy * dy) / NEAR
+                distance = sqrt(dx * dx + dy * dy)
+                obs[at + 5] = distance / NEAR
+                obs[at + 13] = min(max((distance - rules.long_range) / CLOSE, -1.0), 1.0)
                 obs[at + 6] = min((battle.steps - target.last_step) / OLD, 1.0)
             obs[at + 7] = sees[i, j]
             if hears[i, j]:
