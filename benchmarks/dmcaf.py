@@ -86,7 +86,7 @@ MACA = (
     Mode("AWL-hierq-12", "maca_awl_hierq_12.py", 12, in_turn=False, env=AIR),
     Mode("flat QMIX", "maca_qmix.py", 12, in_turn=False, env=AIR),
 )
-MACA_MAP, MACA_STEPS = "fighter10v10", 1_000_000
+MACA_MAP, MACA_STEPS = "fighter10v10", 400_000
 LEVEL = 0.8
 """Mean win rate of tests in succession at which the rules of the simulator count as beaten."""
 
@@ -380,7 +380,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of the table (default: 30)")
     parser.add_argument(
-        "--steps", type=int, help="of each run of the figures (default: as in learning.py; 1,000,000 in air combat)"
+        "--steps", type=int, help="of each run of the figures (default: as in learning.py; 400,000 in air combat)"
     )
     parser.add_argument("--runs-dir", type=Path, default=Path("runs/dmcaf"))
     parser.add_argument("--output", type=Path, default=HERE.parent / "docs" / "results" / "dmcaf")

@@ -252,10 +252,10 @@ def test_fig_9_is_made_of_four_modes_on_the_map_of_ten_against_ten(
 ) -> None:
     dmcaf.main(["--list", "--parts", "maca", "--settings", "game", "--seeds", "2"])
     assert capsys.readouterr().out.splitlines() == [
-        "maca    game fighter10v10 Hierq-1 seed 2  2:47:20",
-        "maca    game fighter10v10 AWL-hierq-4 seed 2  0:41:50",
-        "maca    game fighter10v10 AWL-hierq-12 seed 2  0:13:57",
-        "maca    game fighter10v10 flat QMIX seed 2  0:13:57",
+        "maca    game fighter10v10 Hierq-1 seed 2  1:06:56",
+        "maca    game fighter10v10 AWL-hierq-4 seed 2  0:16:44",
+        "maca    game fighter10v10 AWL-hierq-12 seed 2  0:05:35",
+        "maca    game fighter10v10 flat QMIX seed 2  0:05:35",
     ]
     words = dmcaf.MACA[0].words("game", "fighter10v10", 2)
     assert Path(words[0]).exists()

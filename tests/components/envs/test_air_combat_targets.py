@@ -84,6 +84,8 @@ def test_enemies_are_seen_by_distance_and_otherwise_as_by_number() -> None:
             seen = by_number.obs[b, i, OWN : OWN + E * ABOUT_ENEMY].reshape(E, ABOUT_ENEMY)[order]
             np.testing.assert_array_equal(env.obs[b, i, OWN : OWN + E * ABOUT_ENEMY].reshape(E, ABOUT_ENEMY), seen)
             np.testing.assert_array_equal(env.obs[b, i, :OWN], by_number.obs[b, i, :OWN])
+            beyond = np.where(enemies["alive"] & (enemies["last_step"] >= 0), ((far - 120.0) / 50.0).clip(-1, 1), 0.0)
+            np.testing.assert_allclose(seen[:, 13], beyond[order], atol=1e-5)
             moved += (order != np.arange(E)).any()
             unknown += (far == 1e6).any() and (far < 1e6).any()
         env.reset(env.terminated.copy())
