@@ -74,7 +74,7 @@ def layout_of(
     """Return the layout of an experiment, or of the one of the run that is `resumed`.
 
     Args:
-        experiment: None for a resumed run.
+        experiment: None for a resumed run, or the path at which its file is now.
         resumed: the run that goes on.
         given: the flags of the experiment that were given.
         every_run: the flags that every run has, which an experiment cannot have.
@@ -93,6 +93,8 @@ def layout_of(
     else:
         if resumed is not None:
             file, name, earlier = recorded_experiment(resumed)
+            if isinstance(experiment, Path):
+                file = experiment
             source, given = (file, name), {**earlier, **given}
             if hidden := [name for name, value in given.items() if value == HIDDEN]:
                 raise UsageError(

@@ -89,19 +89,20 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
     """Return `make` for which an option that is not given to a resumed run keeps the value that the run had."""
 
     @functools.wraps(make)
+    def checked(*args: P.args, **keywords: P.kwargs) -> PlannedRun:
+        given_options = {
+            "FILE": args[0] if args else None,
+            "--seed": keywords.get("seed"),
+            "--as": keywords.get("as_"),
+        }
+        for option, given in given_options.items():
+            if given is not None and keywords.get("resume") is not None:
+                raise UsageError(f"{option} cannot be combined with --resume: a resumed run keeps its original value")
+        return planned(*args, **keywords)
+
     def planned(*args: P.args, **keywords: P.kwargs) -> PlannedRun:
         recorded: dict[str, Any] = {}
         if (resume := cast("Path | None", keywords.get("resume"))) is not None:
-            given_options = {
-                "FILE": args[0] if args else None,
-                "--seed": keywords.get("seed"),
-                "--as": keywords.get("as_"),
-            }
-            for option, given in given_options.items():
-                if given is not None:
-                    raise UsageError(
-                        f"{option} cannot be combined with --resume: a resumed run keeps its original value"
-                    )
             recorded = recorded_options(RunDirectory.open(resume), OPTIONS)
             for name in _NOT_WITH.get(cast("Mode", keywords.get("trace", recorded.get("trace"))), ()):
                 recorded.pop(name, None)
@@ -116,7 +117,7 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
             found = named_run(run.runs_dir, run.topology, run.name, run.launch.experiment, seed)
             if found is not None:
                 mine = {name: value for name, value in keywords.items() if name not in ("as_", "seed", "runs_dir")}
-                return cast("PlannedRun", cast("Any", planned)(**mine, resume=found))
+                return cast("PlannedRun", cast("Any", planned)(run.launch.experiment, **mine, resume=found))
         values = {**OPTIONS.defaults, **recorded, **keywords}
         effective: dict[str, Any] = {
             "seed": run.launch.seed,
@@ -128,7 +129,7 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
         options = {flag.name: values[flag.name] for flag in OPTIONS if flag.name not in ("resume", "as_")}
         return replace(run, options=options | effective)
 
-    return planned
+    return checked
 
 
 def _outdated_host_flags(given: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:

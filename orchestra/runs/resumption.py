@@ -1,5 +1,6 @@
 """Resumption: what a run that goes on takes from the run before, which may have had other hosts."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def named_run(runs_dir: Path, topology: Topology, name: str, file: Path | None, 
         runs_dir: the folder of all runs.
         topology: of the run.
         name: of its directory.
-        file: the experiment's file.
+        file: the experiment's file, or a copy of it: an engine may unpack each job's files into a folder of its own.
         seed: as given.
 
     Raises:
@@ -59,8 +60,14 @@ def named_run(runs_dir: Path, topology: Topology, name: str, file: Path | None, 
     except UsageError:
         return None
     recorded, _, _ = recorded_experiment(run)
-    if file is not None and file.resolve() != recorded.resolve():
+    if file is not None and file.resolve() != recorded.resolve() and not _is_copy(file, recorded, run):
         raise UsageError(f"--as: the run {name!r} is one of {str(recorded)!r}, not of {str(file)!r}")
     if seed is not None and seed != run.config().get("seed"):
         raise UsageError(f"--seed: the run {name!r} goes on with its seed, {run.config().get('seed')}, not with {seed}")
     return run.path
+
+
+def _is_copy(file: Path, recorded: Path, run: RunDirectory) -> bool:
+    """Return whether `file` has the name and the content that the experiment of `run` had at `recorded`."""
+    digest = run.config()["experiment"].get("sha256")
+    return file.name == recorded.name and hashlib.sha256(file.read_bytes()).hexdigest() == digest

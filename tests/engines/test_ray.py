@@ -130,13 +130,22 @@ def test_a_group_that_does_not_fit_is_said_with_what_the_nodes_have(ray: RayClus
     assert nothing_is_left(ray)
 
 
-def test_a_job_that_is_stopped_saves_and_leaves_nothing(ray: RayCluster, start: Start) -> None:
+def test_a_job_that_is_stopped_saves_leaves_nothing_and_goes_on_when_it_is_submitted_again(
+    ray: RayCluster, start: Start
+) -> None:
     first = start("--hosts", "2", "--ray-address", ray.dashboard, "--as", "mine", *ENDLESS)
     first.until_playing(1, 2)
     first.until_playing()
     ray.ask("job", "stop", "--address", ray.dashboard, first.job())
     first.ends()
-    assert first.saved(), first.story()
+    steps = max(int(path.name.removeprefix("steps-")) for path in first.saved())
+    assert nothing_is_left(ray)
+    (first.folder / "notes.txt").write_text("a folder that has changed is unpacked at another path")
+    again = start("--hosts", "2", "--ray-address", ray.dashboard, "--as", "mine", *ENDLESS)
+    again.until(lambda: again.steps()[-1:] > [steps])
+    ray.ask("job", "stop", "--address", ray.dashboard, again.job())
+    again.ends()
+    assert [path.name for path in again.run.parent.iterdir()] == ["mine"]
     assert nothing_is_left(ray)
 
 

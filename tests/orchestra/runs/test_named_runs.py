@@ -111,6 +111,22 @@ def test_a_name_of_another_run_is_refused(file: Path) -> None:
             carried_out(file, as_=name)
 
 
+def test_a_name_goes_on_with_a_copy_of_its_experiment_though_the_first_one_is_gone(file: Path) -> None:
+    first = carried_out(file, as_="job", size=5)
+    copy = file.parent / "unpacked" / file.name
+    copy.parent.mkdir()
+    file.rename(copy)
+    again = carried_out(copy, as_="job")
+    assert again.path.resolve() == first.path.resolve()
+    assert began(again) == "steps-1"
+    assert again.config()["flags"] == {"workers": 1, "size": 5}
+    edited = file.parent / "edited" / file.name
+    edited.parent.mkdir()
+    edited.write_text(FILE + "# another\n")
+    with pytest.raises(UsageError, match=rf"^--as: the run 'job' is one of '{copy}', not of '{edited}'$"):
+        carried_out(edited, as_="job")
+
+
 def test_a_lock_of_an_earlier_boot_is_stale_though_its_process_number_is_in_use(file: Path) -> None:
     run = RunDirectory(file.parent / "run")
     run.path.mkdir()
