@@ -45,7 +45,7 @@ from orchestra import (
 )
 
 RETURN_S = 60.0
-"""Seconds that a resumed run waits for the workers that it had."""
+"""Seconds that a resumed run waits for its workers."""
 INTERRUPTED_S = 20.0
 """Seconds that an interrupted run waits for its checkpoint; without it only the policy is saved."""
 LAST_EVALUATION_S = 60.0
@@ -86,7 +86,7 @@ class Orchestrator(
 
     A checkpoint of the whole run is taken every `checkpoint_interval` steps and at the end. Everything stands still for
     it. Workers and proxies save first and answer behind all their earlier messages; once nothing is in flight, the
-    other actors save, and all continue. A resumed run begins there, when as many workers as it had have joined. An
+    other actors save, and all continue. A resumed run begins there, when its workers have joined. An
     interrupted run takes a checkpoint and ends.
 
     The Evaluator plays the evaluations while all others go on; checkpoints do not wait for it, but keep the evaluations
@@ -107,7 +107,7 @@ class Orchestrator(
         final_eval_episodes: episodes of the final evaluation.
         checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
         drop_stale: policy lag in versions above which an episode is dropped and counted; None to drop none.
-        workers: workers of the run at its start; a resumed run waits for no more. None to wait for all that it had.
+        workers: workers that the run starts with; a resumed run waits for them. None to wait for as many as it had.
         sync: when workers load parameters: whether they are sent all of them, or ask.
 
     Raises:
@@ -156,7 +156,8 @@ class Orchestrator(
             self.rng.bit_generator.state = values["rng"]
             self._counters.load(values)
             self._evaluations.load(values, arrays)
-            self._returning = max(min(values["workers"], self.workers or values["workers"]), 1)
+            # Without workers that had died before the state was saved, a short run would end before they join.
+            self._returning = max(self.workers or values["workers"], 1)
             self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
         await self._report("starting")
 

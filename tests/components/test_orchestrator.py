@@ -718,12 +718,13 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
     run(main())
 
 
-def test_a_resumed_run_waits_for_no_more_workers_than_it_has(run, stage, episodes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("had", [1, 3])
+def test_a_resumed_run_waits_for_the_workers_that_it_starts_with(run, stage, episodes, tmp_path: Path, had) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
             play = Run(scene, checkpoint_interval=4, min_size=100)
             await play.join_trainer()
-            workers = [await play.join_worker(name) for name in ("one", "other", "third")]
+            workers = [await play.join_worker(f"worker-{index}") for index in range(had)]
             await play.tell(episodes(*[1] * 4), *[StateSavedMsg(ref=worker.ref, error="") for worker in workers])
         (state,) = (tmp_path / "state").iterdir()
         async with stage(run_directory=tmp_path, resume_from=state) as scene:
