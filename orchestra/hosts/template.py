@@ -21,10 +21,11 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from setproctitle import setproctitle
+from threadpoolctl import threadpool_limits
 
 MESSAGE_BYTES = 1 << 18
 """Size of the largest request; a larger one cannot be sent, and its process is started without the template."""
@@ -126,6 +127,7 @@ class Template:
                 if numpy := sys.modules.get("numpy"):
                     numpy.random.seed()  # that of users' code
                 os.environ.update(request["environment"])
+                _set_threads(request["environment"])
                 command: list[str] = request["command"]
                 setproctitle(" ".join(command))
                 sys.argv[1:] = command[3:]
@@ -231,3 +233,12 @@ def _received(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]
 
 def _send(control: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
     socket.send_fds(control, [json.dumps(message).encode()], list(fds))
+
+
+def _set_threads(environment: Mapping[str, str]) -> None:
+    """Give libraries that the template has loaded the threads of a forked process: they read variables only once."""
+    if (said := environment.get("OMP_NUM_THREADS")) is None:
+        return
+    threadpool_limits(int(said))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(said))

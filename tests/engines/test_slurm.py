@@ -13,12 +13,50 @@ from pathlib import Path
 
 import psutil
 import pytest
-from engine_runs import ENDLESS, EXPERIMENTS, QUICK, ROOT, SHARED, Command
+from engine_runs import ENDLESS, EXPERIMENTS, PATIENCE_S, QUICK, ROOT, SHARED, Command
 from slurm_cluster import KILL_WAIT_S, SlurmCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXPERIMENT = EXPERIMENTS / "qmix_8m.py"
+
+
+LEARNER = '''
+"""A learner with a loop of its own over environments on two nodes of a job."""
+
+import sys
+
+import numpy as np
+
+from components.cluster_env import ClusterEnv
+from orchestra import SlurmConfig
+
+
+class Leaning:
+    def __init__(self) -> None:
+        self.weight = np.ones(1, np.float32)
+
+    def act(self, obs):
+        return (obs[:, 2] * self.weight[0] > 0).astype(np.int64), {}
+
+    def get_parameters(self):
+        return {"weight": self.weight}
+
+    def set_parameters(self, parameters):
+        self.weight = parameters["weight"]
+
+
+if __name__ == "__main__":
+    config = SlurmConfig(nodes=2, time_limit="00:20:00")
+    envs = ClusterEnv({"env_name": "CartPole-v1", "envs_per_node": 3}, config).launch()
+    envs.reset(seed=7)
+    agent, steps = Leaning(), 0
+    while steps != int(sys.argv[1]):
+        reward = envs.step(agent)[1]
+        steps += 1
+        print(f"step {steps}: a reward of {reward.sum():g} from {len(reward)} environments", flush=True)
+    envs.close()
+'''
 
 
 class JobCommand(Command):
@@ -300,6 +338,24 @@ def test_the_job_of_hosts_ends_when_the_head_outside_of_it_is_killed(user: User)
     assert len(user.slurm.ask("squeue", "-h").splitlines()) == 1
     run.process.kill()
     run.until(user.nothing_is_left, 30)
+
+
+def test_environments_of_a_learner_of_ones_own_are_on_the_nodes_of_a_job_that_ends_with_it(user: User) -> None:
+    (user.folder / "own.py").write_text(LEARNER)
+    learner = user.types(sys.executable, "own.py", "40")
+    assert learner.ends() == 0, learner.story()
+    assert "step 40: a reward of 6 from 6 environments" in learner.out
+    user.slurm.until(user.nothing_is_left, 30)
+
+
+def test_the_job_of_environments_ends_when_their_learner_is_killed(user: User) -> None:
+    (user.folder / "own.py").write_text(LEARNER)
+    learner = user.types(sys.executable, "own.py", "-1")
+    user.slurm.until(lambda: "step 10: a reward of 6" in learner.out, PATIENCE_S)
+    assert len(user.slurm.ask("squeue", "-h").splitlines()) == 1
+    assert all(user.slurm.processes_on(node) for node in (1, 2))
+    learner.process.kill()
+    user.slurm.until(user.nothing_is_left, 30)
 
 
 def test_two_jobs_on_the_same_nodes_do_not_meet(user: User) -> None:
