@@ -353,6 +353,7 @@ class Head:
         self._agents.pop(node_of(slot.agent.address), None)
         if msg.incarnation != slot.incarnation:
             self._log.warning("another agent has taken a slot", slot=slot.slot, host=slot.name)
+            slot.move("gone", "another agent has taken its slot")
             self._tell(
                 slot, LeaveMsg(code=START_AGAIN, reason=f"another agent has taken slot {slot.slot}", deadline=0.1)
             )
