@@ -141,9 +141,9 @@ def measured(engine: str, seed: int, steps: int, kill_after: float, folder: Path
     """Return a row of the table."""
     words = ["-m", "orchestra", "run", str(EXPERIMENT), "--seed", str(seed), "--steps", str(steps)]
     words += ["--workers", "1", "--envs-per-worker", "20", "--min-hosts", "1", "--code", "installed"]
-    asked_at, load = time.time(), os.getloadavg()[0]
+    load = os.getloadavg()[0]
     with ENGINES[engine][1](folder, words) as started:
-        run = started.run
+        run, asked_at = started.run, time.time()  # the cluster is up, and the command was started just now
         run.until(lambda: run.playing() >= {HOSTS - 1, HOSTS - 2}, LONG_S)
         asked_of = {event["slot"] for event in _events(run, "joined")}
         playing_at = max(map(_seconds, _events(run, "playing")))

@@ -237,8 +237,5 @@ def _send(control: socket.socket, message: dict[str, Any], fds: Sequence[int] = 
 
 def _set_threads(environment: Mapping[str, str]) -> None:
     """Give libraries that the template has loaded the threads of a forked process: they read variables only once."""
-    if (said := environment.get("OMP_NUM_THREADS")) is None:
-        return
-    threadpool_limits(int(said))
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(int(said))
+    if (said := environment.get("OMP_NUM_THREADS")) is not None:
+        threadpool_limits(int(said))
