@@ -259,7 +259,8 @@ def test_fig_9_is_made_of_four_modes_on_the_map_of_ten_against_ten(
     ]
     words = dmcaf.MACA[0].words("game", "fighter10v10", 2)
     assert Path(words[0]).exists()
-    assert words[1:] == ["--env", "air_combat:fighter10v10", "--game-speed", "--seed", "2", "--single-process"]
+    asked = ["--env", "air_combat:fighter10v10", "--game-speed", "--updates-per-episode", "0.5", "--seed", "2"]
+    assert words[1:] == [*asked, "--single-process"]
 
 
 @pytest.mark.minutes
