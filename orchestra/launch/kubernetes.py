@@ -57,6 +57,7 @@ class KubernetesLauncher:
     """
 
     name = "kubernetes"
+    replaces = True
 
     def __init__(self, hosts: Sequence[HostSettings], name: str) -> None:
         self._hosts = hosts

@@ -19,6 +19,7 @@ class LocalLauncher:
     """Starts agents as processes of this one. Implements `Launcher`."""
 
     name = "local"
+    replaces = False
 
     def __init__(self, scratch: str = "") -> None:
         self._scratch = ["--scratch", scratch] if scratch else []

@@ -71,6 +71,8 @@ class Launcher(Protocol):
 
     name: str
     """The engine, as `--launch` names it."""
+    replaces: bool
+    """True if the engine by itself starts another agent for a slot whose agent it has told to end."""
 
     def submission(self, plan: "RunPlan", requests: Sequence[HostRequest]) -> Submission:
         """Return all that `start` will do. This needs no engine."""

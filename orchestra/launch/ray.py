@@ -60,6 +60,7 @@ class RayLauncher:
     """
 
     name = "ray"
+    replaces = False
 
     def __init__(
         self,

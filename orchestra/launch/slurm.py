@@ -88,6 +88,7 @@ class SlurmLauncher:
     """
 
     name = "slurm"
+    replaces = False
 
     def __init__(self, hosts: Sequence[HostSettings], allocation: Allocation) -> None:
         self._hosts = {host.slot: host for host in hosts}

@@ -43,6 +43,7 @@ class SlurmHostsLauncher:
     """
 
     name = "slurm"
+    replaces = False
 
     def __init__(self, hosts: Sequence[HostSettings], config: SlurmConfig, ask: Callable[..., str] = asked) -> None:
         self._hosts = hosts

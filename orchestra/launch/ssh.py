@@ -110,6 +110,7 @@ class SshLauncher:
     """
 
     name = "ssh"
+    replaces = False
 
     def __init__(
         self, hosts: Sequence[HostSettings], *, ssh: str = "ssh", parallel: int = 32, tunnel: bool = False

@@ -226,8 +226,7 @@ class Head:
 
     def agent_lost(self, agent: str, reason: str) -> None:
         """Note that the node of an agent is gone."""
-        slot = self._agents.pop(agent, None)
-        if slot is None:
+        if (slot := self._agents.pop(agent, None)) is None:
             return
         leaving, slot.agent = slot.state == "leaving", None
         slot.move("left" if leaving else "gone", slot.failed or reason)
@@ -237,7 +236,10 @@ class Head:
             return
         if leaving:
             self._log.info("host left", slot=slot.slot, host=slot.name)
-            self._lose(slot, f"its host {slot.name} has left")
+            if slot.told_to_end and self._launcher.replaces:
+                self._start(self._bring_back(slot, 0.0))
+            else:
+                self._lose(slot, f"its host {slot.name} has left")
             return
         self._log.warning("host gone", slot=slot.slot, host=slot.name, reason=slot.reason)
         if self._hosted is not None:  # else the rendezvous sees to it
@@ -353,10 +355,9 @@ class Head:
         self._agents.pop(node_of(slot.agent.address), None)
         if msg.incarnation != slot.incarnation:
             self._log.warning("another agent has taken a slot", slot=slot.slot, host=slot.name)
-            slot.move("gone", "another agent has taken its slot")
-            self._tell(
-                slot, LeaveMsg(code=START_AGAIN, reason=f"another agent has taken slot {slot.slot}", deadline=0.1)
-            )
+            reason = f"another agent has taken slot {slot.slot}"
+            slot.move("gone", reason)
+            self._tell(slot, LeaveMsg(code=START_AGAIN, reason=reason, deadline=0.1))
 
     def _play(self, slot: HostSlot) -> str:
         """Have a host that has come play; return why it cannot, and count it as one that has left, or an empty text."""

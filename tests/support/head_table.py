@@ -34,6 +34,7 @@ class Engine:
     """A launcher that notes what it is asked for."""
 
     name = "local"
+    replaces = False
 
     def __init__(self) -> None:
         self.asked_for: asyncio.Queue[int] = asyncio.Queue()

@@ -96,7 +96,7 @@ def test_of_two_agents_of_a_slot_the_later_one_stays_and_the_other_is_never_let_
         assert (await table.told["older"].get()).code == 75
         assert table.told["newer"].empty()
         events = [(each["state"], each["reason"]) for each in table.head._record._events]
-        assert events[:3] == [("joined", ""), ("gone", "another agent has taken its slot"), ("joined", "")]
+        assert events[:3] == [("joined", ""), ("gone", "another agent has taken slot 1"), ("joined", "")]
 
     at_a_table(run, code, tmp_path, test)
 

@@ -40,6 +40,28 @@ def test_an_agent_that_was_cut_off_is_not_let_in_again_once_another_one_has_its_
     at_a_table(run, code, tmp_path, test)
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_run_waits_for_the_next_agent_of_a_host_whose_agent_was_told_to_end_if_its_engine_starts_one(
+    run: Run, code: Bundle, tmp_path: Path, replaces: bool
+) -> None:
+    """As Kubernetes does, whose next pod may come after the one before has left."""
+
+    def test(table: Table) -> None:
+        table.engine.replaces = replaces
+        for slot in (1, 2, 3):
+            table.arrives(slot, f"a{slot}")
+        table.head.begin(table.placed)
+        table.head._agents["agent"] = slot = table.head.slots[2]
+        slot.told_to_end = True
+        slot.move("leaving", "its agent was told to end")
+        table.head.agent_lost("agent", "stopped")
+        assert bool(table.placed.failures) is not replaces
+        assert not table.arrives(2, "its-successor").refusal
+        assert table.states()[2] == "playing"
+
+    at_a_table(run, code, tmp_path, test, min_hosts=3)
+
+
 def test_a_host_that_the_engine_gives_up_is_not_given_up_while_its_agent_is_connected(
     code: Bundle, tmp_path: Path
 ) -> None:
