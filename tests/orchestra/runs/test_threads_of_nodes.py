@@ -79,7 +79,7 @@ def test_libraries_have_a_thread_for_each_core_of_the_node_and_one_if_it_has_non
         env={**variables, "OMP_NUM_THREADS": given},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
