@@ -6,10 +6,9 @@
 Each engine is the one of the tests (`make test-engines` installs it): three virtual nodes of SLURM, three nodes of
 Ray, or pods as processes of this machine (`tests/support`). The run learns with the defaults of `qmix_3m` and one
 worker of 20 environments on each host. `--kill-after` seconds after its hosts have begun to play, the last host is
-killed with all its processes, and with the daemon of its node; a pod is replaced, the others are not. The head knows of
-the end of a pod's host when it is gone or when another one has its slot. All hosts share
-the processors of this machine, so a rate says nothing of how a run scales, and beside other programs little of
-anything; the load is printed.
+killed with all its processes, and with the daemon of its node; a pod is replaced, the others are not. The head knows
+of the kill when `hosts.json` says that the host is gone. All hosts share the processors of this machine, so a rate says
+nothing of how a run scales, and beside other programs little of anything; the load is printed.
 """
 
 import argparse

@@ -12,75 +12,13 @@ from typing import Any
 
 import psutil
 import pytest
+import telling_experiment
 from engine_runs import ENDLESS, EXPERIMENTS, QUICK, Command
 from ray_cluster import ADDRESSES, CPUS, RayCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 GROUPS = "from ray.util import placement_group_table as t; print([g['state'] for g in t().values()])"
-TELLING = '''
-"""Processes tell the head how many threads torch has in them and which GPUs they see."""
-
-import os
-
-import torch
-
-from orchestra import Actor, Hosts, Message, Ref, Topology, on
-
-
-class AllowedMsg(Message):
-    """What a process may use."""
-
-    node: str
-    threads: int
-    gpus: str
-
-
-class TellMsg(Message):
-    """What a teller tells itself."""
-
-
-def allowed(node: str) -> AllowedMsg:
-    return AllowedMsg(node=node, threads=torch.get_num_threads(), gpus=os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
-
-
-class Teller(Actor[TellMsg]):
-    def __init__(self, to: Ref[AllowedMsg]) -> None:
-        self._to = to
-
-    async def started(self) -> None:
-        await self.me.tell(TellMsg())
-
-    @on(TellMsg)
-    async def tell(self, msg: TellMsg) -> None:
-        await self._to.tell(allowed(self.me.address))
-
-
-class Listener(Actor[AllowedMsg]):
-    def __init__(self, tellers: int) -> None:
-        self._left = tellers
-
-    async def started(self) -> None:
-        self.hear(allowed(self.me.address))
-
-    @on(AllowedMsg)
-    def hear(self, msg: AllowedMsg) -> None:
-        print(f"{msg.node}: {msg.threads} threads, GPUs {msg.gpus!r}", flush=True)
-        self._left -= self.me.address != msg.node
-        if not self._left:
-            self.stop()
-
-
-def experiment(*, hosts: Hosts) -> Topology:
-    topology = Topology("telling")
-    agents = [host for host in hosts if host.slot]
-    listener = topology.node("head").spawn("listener", Listener, 2 * len(agents))
-    for host in agents:
-        topology.node(f"large-{host.slot}", on=host, cores=2, gpus=1).spawn("teller", Teller, to=listener)
-        topology.node(f"small-{host.slot}", on=host).spawn("teller", Teller, to=listener)
-    topology.until(listener)
-    return topology
-'''
 ACTORS = "from ray.util.state import list_actors; print([a.state for a in list_actors(limit=9999)])"
 
 
@@ -163,17 +101,17 @@ def test_each_host_has_the_cores_and_gpus_that_were_asked_for(ray: RayCluster, s
 def test_processes_have_the_threads_and_gpus_that_were_planned_and_not_those_that_ray_sets(
     ray: RayCluster, start: Start, tmp_path: Path, submitted: bool
 ) -> None:
-    (tmp_path / "telling.py").write_text(TELLING)
+    shutil.copy(telling_experiment.__file__, tmp_path)
     where = ("--ray-address", ray.dashboard, "--head-cores", "2") if submitted else ()
     asked = ("--hosts", "2", "--host-cores", "2", "--host-gpus", "1", *where)
-    run = start(*asked, experiment=("telling.py",))
+    run = start(*asked, experiment=("telling_experiment.py", "--gpus", "1"))
     assert run.ends() == 0, run.story()
-    told = dict(re.findall(r"^.*?(\S+): (\d+ threads, GPUs .+?)\r?$", run.out, re.MULTILINE))
-    assert told["large-1/teller"] == told["large-2/teller"] == "2 threads, GPUs '0'"
-    assert told["small-1/teller"] == told["small-2/teller"] == "1 threads, GPUs ''"
+    told = dict(re.findall(r"^.*?(\S+): (torch \d+, pools .+?)\r?$", run.out, re.MULTILINE))
+    assert told["own-1/teller"] == told["own-2/teller"] == "torch 2, pools (2,), GPUs '0'"
+    assert told["shared-1/teller"] == told["shared-2/teller"] == "torch 1, pools (1,), GPUs ''"
     without = [str(ray.python), "-c", "import torch; print(torch.get_num_threads())"]
     own = "2" if submitted else subprocess.run(without, check=True, capture_output=True, text=True).stdout.strip()
-    assert told["head/listener"].startswith(f"{own} threads"), run.out
+    assert told["head/listener"].startswith(f"torch {own},"), run.out
 
 
 def test_the_agent_of_a_killed_actor_ends_and_another_takes_its_slot(ray: RayCluster, start: Start) -> None:

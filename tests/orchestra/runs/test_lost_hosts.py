@@ -16,7 +16,9 @@ from orchestra.hosts.messages import (
     NodeStateMsg,
 )
 from orchestra.hosts.settings import HostSettings
+from orchestra.launch.kubernetes import KubernetesLauncher
 from orchestra.launch.protocol import HostEvent
+from orchestra.launch.ssh import SshLauncher
 from orchestra.runs.host_slots import SILENT_S, HostSlot
 from orchestra.runs.hosts_record import HostsRecord
 from orchestra.testing import ManualClock, Simulation, run_seed
@@ -40,14 +42,14 @@ def test_an_agent_that_was_cut_off_is_not_let_in_again_once_another_one_has_its_
     at_a_table(run, code, tmp_path, test)
 
 
-@pytest.mark.parametrize("replaces", [True, False])
+@pytest.mark.parametrize(("launcher", "replaces"), [(KubernetesLauncher, True), (SshLauncher, False)])
 def test_a_run_waits_for_the_next_agent_of_a_host_whose_agent_was_told_to_end_if_its_engine_starts_one(
-    run: Run, code: Bundle, tmp_path: Path, replaces: bool
+    run: Run, code: Bundle, tmp_path: Path, launcher: Any, replaces: bool
 ) -> None:
     """As Kubernetes does, whose next pod may come after the one before has left."""
 
     def test(table: Table) -> None:
-        table.engine.replaces = replaces
+        table.engine.replaces = launcher.replaces
         for slot in (1, 2, 3):
             table.arrives(slot, f"a{slot}")
         table.head.begin(table.placed)
