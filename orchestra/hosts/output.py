@@ -75,6 +75,7 @@ class OutputBuffer:
         self._dropped = 0
         self._dropped_at = 0.0
         self._added = asyncio.Event()
+        self._flushing = asyncio.Lock()
 
     def add(self, node: str, text: str) -> None:
         """Add a line, printed or logged, of the process of a node."""
@@ -126,10 +127,11 @@ class OutputBuffer:
             await self.flush(ask)
 
     async def flush(self, ask: Callable[[OutputMsg], Awaitable[None]]) -> None:
-        """Send all lines that wait now; see `forward`."""
-        while (message := self.batch()) is not None:
-            await ask(message)
-            self.acknowledge(len(message.lines))
+        """Send all lines that wait now, after those that another task is about to send; see `forward`."""
+        async with self._flushing:  # two tasks at once would send the same lines, and remove them twice
+            while (message := self.batch()) is not None:
+                await ask(message)
+                self.acknowledge(len(message.lines))
 
     async def _sleep(self) -> None:
         """Wait until lines have gathered for a while."""

@@ -171,7 +171,7 @@ def test_a_host_whose_node_comes_back_is_told_to_end_for_another_has_its_index(s
     assert cluster.hosts_job.codes == [], "the node does not answer"
     lost.thaw()
     cluster.until(lambda: cluster.hosts_job.codes)
-    assert cluster.hosts_job.codes == [(1, 75)]
+    assert cluster.hosts_job.codes == [(1, 75)], cluster.story()
     assert len([pod for pod in cluster.hosts_job.pods if pod.index == 1]) == 1
     cluster.head.pod(0).delete()
     cluster.until(lambda: cluster.head.codes)

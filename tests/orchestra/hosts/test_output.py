@@ -207,6 +207,37 @@ def test_what_was_not_acknowledged_is_sent_again(run: Run) -> None:
     run(main())
 
 
+def test_lines_that_are_being_sent_are_not_sent_by_another_task_too(run: Run) -> None:
+    """An agent that is told to leave sends its last lines, perhaps while it waits for the answer to some."""
+
+    async def main() -> None:
+        clock, received, answer = ManualClock(), [], asyncio.Event()
+        buffer = OutputBuffer(clock)
+
+        async def ask(message: OutputMsg) -> None:
+            received.extend(text for _, _, text in message.lines)
+            await answer.wait()
+
+        buffer.add("worker-1", "one")
+        forwarding = asyncio.create_task(buffer.forward(ask))
+        await turns()
+        clock.advance(0.2)
+        await turns()
+        assert received == ["one"]
+        buffer.add("worker-1", "two")
+        last = asyncio.create_task(buffer.flush(ask))
+        await turns()
+        answer.set()
+        await last
+        assert received == ["one", "two"]
+        assert buffer.batch() is None
+        assert not forwarding.done(), "it waits for further lines"
+        forwarding.cancel()
+        await asyncio.wait({forwarding})
+
+    run(main())
+
+
 @given(st.lists(st.tuples(st.sampled_from(["add", "send", "lose", "rejoin"]), st.integers(1, 400)), max_size=60))
 def test_lines_are_neither_doubled_nor_reordered_and_all_are_counted(tmp_path_factory: Any, steps: Any) -> None:
     logs, clock = tmp_path_factory.mktemp("logs"), ManualClock()
