@@ -1,5 +1,6 @@
 """Functions are compiled once for each machine and source, by one process."""
 
+import importlib
 import io
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from components.envs.skirmish import compiling
 from components.envs.skirmish.compiling import COMPILED, CompiledPackage
 
 
@@ -126,6 +128,74 @@ def test_one_process_compiles_while_the_others_wait_and_nothing_is_compiled_twic
     packages[2].compile_once("the loops", {"call": call}, stream)
     assert compiled == ["first"]
     assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["Compiling", "Waiting", "Compiled"]
+
+
+BESIDE = """
+import os
+from pathlib import Path
+from components.envs.skirmish.compiling import CompiledPackage
+
+HERE = Path(__file__).parent
+CODE = CompiledPackage("loops", HERE, [HERE / "caches"])
+
+@CODE.compiled
+def double(x):
+    return 2 * x
+
+def compile_double():
+    double(1)
+    with (HERE / "done").open("w") as pipe:
+        print(os.getpid(), file=pipe)
+
+def compile_for_ever():
+    compile_double()
+    (HERE / "never").open().close()
+"""
+
+
+@pytest.fixture
+def loops(tmp_path, monkeypatch):
+    """A package of which another process compiles a function, and then says its process ID in the pipe `done`."""
+    (tmp_path / "loops_beside.py").write_text(BESIDE)
+    for name in ("done", "never"):
+        os.mkfifo(tmp_path / name)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(compiling, "_processors", lambda: 2)
+    yield importlib.import_module("loops_beside")
+    del sys.modules["loops_beside"]
+
+
+@needs_compiler
+def test_a_second_process_compiles_some_of_the_functions(loops):
+    calls = {"wait": (loops.HERE / "done").read_text, "double": lambda: loops.double(1)}
+    stream = io.StringIO()
+    loops.CODE.compile_once("the loops", calls, stream, "loops_beside:compile_double")
+    assert sum(loops.double.stats.cache_hits.values()) == 1
+    assert sum(loops.double.stats.cache_misses.values()) == 0
+    assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["Compiling", "Compiled"]
+
+
+@needs_compiler
+def test_the_second_process_ends_with_the_first_ones_work(loops):
+    pids = []
+
+    def fail():
+        pids.append(int((loops.HERE / "done").read_text()))
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        loops.CODE.compile_once("the loops", {"fail": fail}, io.StringIO(), "loops_beside:compile_for_ever")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+@needs_compiler
+def test_on_one_processor_one_process_compiles(loops, monkeypatch):
+    monkeypatch.setattr(compiling, "_processors", lambda: 1)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a second process was started"))
+    calls = {"double": lambda: loops.double(1)}
+    loops.CODE.compile_once("the loops", calls, io.StringIO(), "loops_beside:compile_double")
+    assert sum(loops.double.stats.cache_misses.values()) == 1
 
 
 @needs_compiler

@@ -217,7 +217,7 @@ class AirBattles(BattleMemory):
 
     def prepare(self) -> None:
         """Compile the kernel, once on a machine. The first `reset` does it too."""
-        kernel.CODE.compile_once("the air combat simulator", self._calls())
+        kernel.CODE.compile_once("the air combat simulator", self._calls(), beside=f"{__name__}:compile_views")
 
     def preload(self) -> None:
         """Load the compiled kernel."""
@@ -233,10 +233,10 @@ class AirBattles(BattleMemory):
         return {
             "due_all": lambda: kernel.due_all(actions, none, np.zeros(actions.shape, np.bool_)),
             "first_refused": lambda: kernel.first_refused(actions, self.terminated, self.available),
-            "reset_all": lambda: kernel.reset_all(self._everywhere, none, self._sensed, self._seen, self._outcome),
             "order_all": lambda: kernel.order_all(0, actions, none, self._sensed, self.orders),
             "order_by_rules_all": lambda: kernel.order_by_rules_all(0, 3, none, self._sensed, self.orders),
             "step_all": lambda: kernel.step_all(self.orders, none, self._sensed, self._seen, self._outcome),
+            "reset_all": lambda: kernel.reset_all(self._everywhere, none, self._sensed, self._seen, self._outcome),
             "show_all": lambda: kernel.show_all(0, none, self._sensed, self._seen),
         }
 
@@ -343,3 +343,10 @@ class AirBattles(BattleMemory):
         "truncated",
         "won",
     )
+
+
+def compile_views() -> None:
+    """Compile what `step_all` reaches last, and `reset_all`: beside a process that begins with orders."""
+    calls = AirBattles("fighter10v10")._calls()
+    calls["show_all"]()
+    calls["reset_all"]()

@@ -248,7 +248,7 @@ class Battles(BattleMemory):
 
     def prepare(self) -> None:
         """Compile the kernel, which takes some twenty seconds once on a machine. The first `reset` does it too."""
-        kernel.CODE.compile_once("the battle simulator", self._calls())
+        kernel.CODE.compile_once("the battle simulator", self._calls(), beside=f"{__name__}:compile_views")
 
     def preload(self) -> None:
         """Load the compiled kernel."""
@@ -262,12 +262,12 @@ class Battles(BattleMemory):
         units, battles, *others = self._played
         none = (units, battles[:0], *others)
         return {
-            "first_refused": lambda: kernel.first_refused(actions, battles[:0], self.available),
-            "reset_all": lambda: kernel.reset_all(self._everywhere, self._start, none, self._seen, self._outcome),
             "step_all": lambda: kernel.step_all(
                 actions, self._enemy_actions, *self._ground, none, self._seen, self._outcome
             ),
+            "reset_all": lambda: kernel.reset_all(self._everywhere, self._start, none, self._seen, self._outcome),
             "show_all": lambda: kernel.show_all(none, self._seen),
+            "first_refused": lambda: kernel.first_refused(actions, battles[:0], self.available),
         }
 
     def step(self, actions: NDArray[np.int64]) -> None:
@@ -313,3 +313,10 @@ class Battles(BattleMemory):
 
 
 _CHANGING = ("units", "battles", "obs", "state", "available", "reward", "terminated", "truncated", "won")
+
+
+def compile_views() -> None:
+    """Compile what `step_all` reaches last, and `reset_all`: beside a process that begins with `step_all`."""
+    calls = Battles("8m")._calls()
+    for name in ("show_all", "reset_all", "first_refused"):
+        calls[name]()

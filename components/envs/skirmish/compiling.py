@@ -10,9 +10,11 @@ import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO, TypeVar, cast
@@ -43,6 +45,35 @@ def import_numba() -> Any:  # its settings are made at run time, which no type c
     return numba
 
 
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _running(function: str) -> Iterator[None]:
+    """Call a function in another process, which ends with the context at the latest.
+
+    Args:
+        function: `MODULE:FUNCTION`, or an empty text for none.
+    """
+    if not function:
+        yield
+        return
+    module, name = function.split(":")
+    process = subprocess.Popen(  # noqa: S603 (no shell)
+        [sys.executable, "-P", "-c", f"from {module} import {name}; {name}()"],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)},
+        start_new_session=True,  # Ctrl-C reaches this process, which ends that one
+    )
+    try:
+        yield
+    finally:
+        process.kill()  # what it has not saved by now, nobody needs any more
+        process.wait()
+
+
 class CompiledPackage:
     """A package whose functions numba compiles, and the folder of its cache.
 
@@ -63,6 +94,8 @@ class CompiledPackage:
             places = [Path.home() / ".cache" / "orchestra", sources / "__pycache__"]
             if folder := import_numba().config.CACHE_DIR:
                 places.insert(0, Path(folder))
+        self._shared = True
+        """Whether another process would have the same cache."""
         self.home = self._home_in(places) if COMPILED else Path()
         """The folder of the cache."""
         self._complete = not COMPILED
@@ -83,6 +116,7 @@ class CompiledPackage:
             except OSError:
                 continue
             return home
+        self._shared = False
         home = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
         self._copy_sources(home)
         return home
@@ -116,8 +150,13 @@ class CompiledPackage:
         finally:
             config.CACHE_DIR = usual
 
-    def compile_once(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO | None = None) -> None:
+    def compile_once(
+        self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO | None = None, beside: str = ""
+    ) -> None:
         """Compile the package unless the cache is complete. One process compiles; the others wait for it.
+
+        numba compiles one function at a time in a process. With `beside`, a second process compiles some of them
+        meanwhile, if there are two processors.
 
         All but the newest five caches of other sources are removed. A process that is killed while it compiles leaves
         an incomplete cache, which the next process completes.
@@ -126,6 +165,8 @@ class CompiledPackage:
             title: what is compiled, in words for the user.
             calls: by name, calls that together use every function with the types that it is used with.
             stream: where progress is shown; stderr by default.
+            beside: `MODULE:FUNCTION`, a function without arguments that makes the calls of the second process. It
+                should begin with functions that `calls` reach last.
         """
         if self._complete or (self.home / "complete").exists():
             self._complete = True
@@ -138,7 +179,8 @@ class CompiledPackage:
                 print(f"Waiting for another process, which compiles {title} ...", file=stream, flush=True)
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not (self.home / "complete").exists():
-                self._compile(title, calls, stream)
+                with _running(beside if self._shared and _processors() > 1 else ""):
+                    self._compile(title, calls, stream)
         self._complete = True
 
     def _compile(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO) -> None:

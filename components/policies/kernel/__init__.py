@@ -36,9 +36,16 @@ def prepare(dtype: np.dtype[np.floating[Any]] = _FLOAT32) -> None:
     """
     calls = _calls(dtype)
     if dtype == _FLOAT32:
-        CODE.compile_once("the loops of a gradient step", calls)
+        CODE.compile_once("the loops of a gradient step", calls, beside=f"{__name__}:compile_gradients")
     for call in calls.values():
         call()
+
+
+def compile_gradients() -> None:
+    """Compile what `td_part` reaches last, for float32: beside a process that begins with `forward`."""
+    calls = _calls(_FLOAT32)
+    for name in ("mix_back", "backward"):
+        calls[name]()
 
 
 def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]:
@@ -69,12 +76,12 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
             padded, index, index + 1, index + 1, 0, 1, index - 1, 1, seen, index.copy(), index.copy()
         ),
         "forward": lambda: forward(*rows, *weights, of_one, of_three, one.copy(), gates, True, one.copy()),
-        "backward": lambda: backward(
-            one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
-        ),
         "td_part": lambda: td_part(
             of_batch, index.copy(), *options, both, both, memory, shared, np.zeros(4), np.zeros(1)
         ),
         "mix": lambda: mix(one, one, 0, 1, *mixer, *kept, True, one.copy()),
         "mix_back": lambda: mix_back(one, one, one, 0, 1, one, one, one, *kept, one.copy(), *d_mixer),
+        "backward": lambda: backward(
+            one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
+        ),
     }
