@@ -10,8 +10,11 @@ from components.envs.air_combat.records import KIND, RULES
 from components.envs.air_combat.scenarios import BANDS, KINDS, Scenario, Unit
 
 
-def _starts(side: tuple[Unit, ...], scenario: Scenario, *, mirrored: bool) -> list[tuple[float, float]]:
-    """Return where the units of a side start: detectors and fighters in a column each, evenly spaced."""
+def _starts(side: tuple[Unit, ...], scenario: Scenario, *, turned: bool) -> list[tuple[float, float]]:
+    """Return where the units of a side start: detectors and fighters in a column each, evenly spaced.
+
+    A side that is turned starts at the right, the last of its units at the top. So both see the same from their side.
+    """
     width, height = scenario.size
     counts = {kind: sum(unit.kind == kind for unit in side) for kind in KINDS}
     placed = dict.fromkeys(KINDS, 0)
@@ -20,14 +23,14 @@ def _starts(side: tuple[Unit, ...], scenario: Scenario, *, mirrored: bool) -> li
         x = scenario.rules.strip[unit.kind == "fighter"]
         y = (placed[unit.kind] + 0.5) * height / counts[unit.kind]
         placed[unit.kind] += 1
-        places.append((width - x if mirrored else x, y))
+        places.append((width - x, height - y) if turned else (x, y))
     return places
 
 
 def kinds_table(scenario: Scenario) -> Any:
     """Return what each unit is: (N,) of `records.KIND`, side 1 first."""
     table = np.zeros(len(scenario.units), KIND)
-    starts = _starts(scenario.red, scenario, mirrored=False) + _starts(scenario.blue, scenario, mirrored=True)
+    starts = _starts(scenario.red, scenario, turned=False) + _starts(scenario.blue, scenario, turned=True)
     for row, unit, start in zip(table, scenario.units, starts, strict=True):
         radar = scenario.radars[unit.radar]
         row["fighter"] = unit.kind == "fighter"

@@ -308,63 +308,6 @@ def test_a_static_opponent_does_not_move(small: str) -> None:
     np.testing.assert_array_equal(env.units["x"][0, 3:], before)
 
 
-def test_the_opposition_sees_what_side_1_would_see_on_the_map_turned_by_half() -> None:
-    """A battle of equal sides, turned: what each unit of side 2 saw is what the unit of side 1 sees now."""
-    seen = []
-
-    def watch(opposition):
-        seen.append((opposition.obs.copy(), opposition.state.copy(), opposition.available.copy()))
-        return opposition.available.argmax(-1)
-
-    env = AirBattles("fighter10v10", 1, seed=4, opponent=watch, frame_skip=40)
-    env.reset()
-    for _ in range(5):
-        env.step(env.available.argmax(-1))
-    turned = AirBattles("fighter10v10", 1, seed=4, opponent="ordered", frame_skip=40)
-    turned.reset()
-    env._opposition.look(env._played, env._sensed)
-    swap = np.r_[10:20, 0:10]
-    for name in turned.units.dtype.names:
-        turned.units[name] = env.units[name][:, swap]
-    for axis in ("x", "fix_x", "last_x", "y", "fix_y", "last_y"):
-        turned.units[axis] = 1000.0 - turned.units[axis]
-    turned.units["course"] = (turned.units["course"] + 180) % 360
-    for name in ("sees", "hears", "sighted"):
-        getattr(turned, name)[:] = getattr(env, name)[:, swap][:, :, swap]
-    turned.bearing[:] = -env.bearing[:, swap][:, :, swap]
-    turned.battles["steps"], turned.battles["flying"] = env.battles["steps"], env.battles["flying"]
-    turned.show()
-    living = env.units["alive"][0, 10:]
-    assert living.any()
-    np.testing.assert_allclose(env._opposition.obs[0, living][:, 17:], turned.obs[0, living][:, 17:], atol=1e-5)
-    np.testing.assert_allclose(env._opposition.state, turned.state, atol=1e-6)
-    np.testing.assert_array_equal(env._opposition.available, turned.available)
-    assert seen
-
-
-def test_a_function_commands_side_2_and_is_told_of_new_rounds() -> None:
-    fresh = []
-
-    def flee(opposition):
-        fresh.append(opposition.fresh.tolist())
-        actions = np.zeros((2, 10), np.int64)
-        alive = opposition.available.sum(-1) > 1
-        return np.where(alive, 8 * opposition.n_actions // 16, actions)  # the opposite of the enemy
-
-    env = AirCombat("fighter10v10", 2, opponent=flee)
-    env.reset()
-    env.step(np.zeros((2, 10), np.int64))
-    assert env.units["course"][:, 10:].tolist() == [[0] * 10] * 2, "away from side 1"
-    env.reset(np.array([True, False]))
-    env.step(np.zeros((2, 10), np.int64))
-    assert fresh == [[True, True], [True, False]]
-    assert env.snapshot() is None, "the function may remember something"
-    env = AirCombat("fighter10v10", 2, opponent=lambda seen: np.full((2, 10), 6))
-    env.reset()
-    with pytest.raises(ValueError, match="battle 0, enemy 0: the opponent's action 6 is not available"):
-        env.step(np.zeros((2, 10), np.int64))
-
-
 def test_it_has_a_name_for_the_command_line(small: str) -> None:
     env = named.factory_of(named.named(f"air_combat:{small}"), {"opponent": "hard", "courses": 4})(2, seed=1)
     assert (env.spec.name, env.n_envs, env.spec.n_actions) == ("small", 2, 4 * 10)
