@@ -4,11 +4,13 @@ import json
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from components.suites.published import SUITES, Suite
+from components.suites.saved_runs import SavedRun, SavedRuns, added_runs, saved_run
+from components.suites.scores import Scores, scores_of
 from orchestra import FlagParser, QueuedRun, RunQueue, UsageError, work_through, write_json
 
 EXPERIMENT = "train"
@@ -18,7 +20,10 @@ _HELP = """Train on all maps of a benchmark with several seeds, and report besid
 
 The suites are smac (the 14 maps of the SMAC paper) and smacv2 (its 15 maps). Several runs go on at a time. The same
 command goes on after an interruption: runs that are done are not repeated, others resume. At the end, table.md,
-table.csv, figure.png and marl_eval.json in the folder report the runs that are done.
+table.csv, figure.png, runs.json and marl_eval.json in the folder report the runs that are done.
+
+Several machines share a suite by --maps or --seeds; --add OTHER/runs.json then reports the runs of all. It starts no
+run that another machine has made.
 
 Flags of `orchestra run train` follow after --, as in: orchestra suite smac -- --updates-per-episode 0.4"""
 
@@ -35,6 +40,14 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--parallel", type=int, metavar="N", help="runs at a time (default: half of the cores)")
     parser.add_argument("--folder", type=Path, help="of runs and report (default: suites/NAME)")
     parser.add_argument("--episodes", type=int, default=256, help="new battles for each jitter (default: 256)")
+    parser.add_argument(
+        "--add",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="runs.json of suites that other machines have run",
+    )
     parser.add_argument("--report-only", action="store_true", help="start no run: report those that have ended")
     options = parser.parse_strictly(arguments)
     suite = SUITES[options.suite]
@@ -43,19 +56,24 @@ def command(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     _check_settings(folder, suite, options.steps, further)
     queue = RunQueue(folder, parallel=options.parallel)
-    planned = {
+    saved = SavedRuns(suite=suite.name, steps=options.steps, flags=tuple(further), episodes=options.episodes, runs=())
+    added = {run.key: run for run in added_runs(options.add, saved)}
+    wanted = {
         f"{algorithm}-{scenario}-seed{seed}": (algorithm, scenario, seed)
         for seed in range(1, options.seeds + 1)  # a seed of all maps first: an interrupted suite has all maps
         for scenario in maps
         for algorithm in options.algorithms
     }
+    planned = {name: key for name, key in wanted.items() if key not in added}
     for name, (algorithm, scenario, seed) in planned.items():
         queue.add(QueuedRun(name, _words(algorithm, scenario, seed, options.steps, further)))
     title = f"{suite.title}: {len(planned)} runs of {options.steps:,} steps, {queue.parallel} at a time, in {folder}"
     if not options.report_only:
         work_through(queue, title=title)
     words = ["orchestra", "suite", *arguments, *(["--", *further] if further else [])]
-    _report(suite, queue, planned, options, shlex.join(words))
+    runs = added | {run.key: run for run in _runs(suite, queue, planned, options.episodes)}
+    in_order = tuple(runs[key] for key in wanted.values() if key in runs)
+    _report(suite, saved.model_copy(update={"runs": in_order}), folder, shlex.join(words))
     failed = queue.counts()["failed"]
     for name, entry in queue.entries.items():
         if entry.state == "failed":
@@ -110,42 +128,50 @@ def _check_settings(folder: Path, suite: Suite, steps: int, further: Sequence[st
     write_json(path, settings)
 
 
-def _report(
-    suite: Suite, queue: RunQueue, planned: dict[str, tuple[str, str, int]], options: Namespace, words: str
-) -> None:
-    """Play new battles with the runs that are done, and write table, figure and raw results."""
+def _runs(
+    suite: Suite, queue: RunQueue, planned: Mapping[str, tuple[str, str, int]], episodes: int
+) -> Iterator[SavedRun]:
+    """Yield the runs that are done; each plays new battles first."""
     from components.reporting.comparison import read_trial
-    from components.suites import report
-    from components.suites.figure import suite_figure
     from components.suites.jittered import battles_of
-    from components.suites.scores import Scores, scores_of
 
     done = [name for name in planned if queue.entries[name].state == "done"]
-    if not done:
-        print("no run is done yet, so there is nothing to report")
-        return
-    results: dict[str, dict[str, dict[int, Scores]]] = {}
     for number, name in enumerate(done, start=1):
-        algorithm, scenario, seed = planned[name]
         run = queue.directory(name)
         assert run is not None  # it is done
         print(f"battles of {name} ({number} of {len(done)})", flush=True)
-        battles = battles_of(run, suite.jitters, episodes=options.episodes)
-        rates = {jitter: figures["win_rate"] for jitter, figures in battles.items()}
-        results.setdefault(algorithm, {}).setdefault(scenario, {})[seed] = scores_of(read_trial(run.path), rates)
-    results = {
-        algorithm: {scenario: by_map[scenario] for scenario in suite.maps if scenario in by_map}
-        for algorithm, by_map in results.items()
-    }
-    folder = queue.folder
-    page = report.as_markdown(suite, results, command=words, episodes=options.episodes)
+        battles = battles_of(run, suite.jitters, episodes=episodes)
+        scores = scores_of(read_trial(run.path), {jitter: figures["win_rate"] for jitter, figures in battles.items()})
+        git = run.config().get("git") or {}
+        yield saved_run(*planned[name], commit=str(git.get("commit", "")), scores=scores)
+
+
+def _report(suite: Suite, saved: SavedRuns, folder: Path, words: str) -> None:
+    """Write table, figure and raw results."""
+    from components.suites import report
+    from components.suites.figure import suite_figure
+
+    if not saved.runs:
+        print("no run is done yet, so there is nothing to report")
+        return
+    results: dict[str, dict[str, dict[int, Scores]]] = {}
+    for run in sorted(saved.runs, key=lambda run: (suite.maps.index(run.map), run.seed)):
+        results.setdefault(run.algorithm, {}).setdefault(run.map, {})[run.seed] = run.scores()
+    page = report.as_markdown(suite, results, command=words, episodes=saved.episodes)
     (folder / "table.md").write_text(page)
     (folder / "table.csv").write_text(report.as_csv(report.rows(suite, results)))
-    raw = report.marl_eval(suite, results, steps=options.steps, interval=min(EVAL_INTERVAL, options.steps))
+    saved.write(folder / "runs.json")
+    raw = report.marl_eval(suite, results, steps=saved.steps, interval=min(EVAL_INTERVAL, saved.steps))
     write_json(folder / "marl_eval.json", raw)
     suite_figure(suite, results).savefig(folder / "figure.png")
     print(page)
-    print(os.linesep.join(f"{name:<8}{folder / file}" for name, file in _FILES))
+    print(os.linesep.join(f"{name:<11}{folder / file}" for name, file in _FILES))
 
 
-_FILES = (("table", "table.md"), ("csv", "table.csv"), ("figure", "figure.png"), ("raw", "marl_eval.json"))
+_FILES = (
+    ("table", "table.md"),
+    ("csv", "table.csv"),
+    ("figure", "figure.png"),
+    ("runs", "runs.json"),
+    ("marl-eval", "marl_eval.json"),
+)

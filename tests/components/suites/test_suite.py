@@ -217,6 +217,57 @@ def test_a_report_without_a_run_says_so(worked: list[RunQueue], capsys: pytest.C
     assert "no run is done yet" in capsys.readouterr().out
 
 
+def suite_of(*words: str) -> int:
+    return module.command(["smac", "--steps", "3000", *words])
+
+
+def test_runs_of_another_machine_are_reported_and_not_made_again(worked: list[RunQueue]) -> None:
+    assert suite_of("--maps", "MMM2", "--seeds", "1", "--folder", "other") == 0
+    assert suite_of("--maps", "2s3z", "MMM2", "--seeds", "1", "--add", "other/runs.json") == 0
+    assert list(worked[-1].entries) == ["qmix-2s3z-seed1"]
+    folder = Path("suites/smac")
+    tables = [list(csv.DictReader((Path(f) / "table.csv").read_text().splitlines())) for f in ("other", folder)]
+    assert [row["map"] for row in tables[1]] == ["2s3z", "MMM2"]
+    assert tables[1][1] == tables[0][0]
+    figures = [json.loads((Path(f) / "marl_eval.json").read_text())["smac"]["MMM2"] for f in ("other", folder)]
+    assert figures[0] == figures[1]
+    # The file has the runs of both, and the same run may come twice.
+    assert suite_of("--seeds", "1", "--folder", "all", "--add", str(folder / "runs.json"), "other/runs.json") == 0
+    assert len(worked[-1].entries) == 12
+
+
+def changed_runs(path: Path, **changes: Any) -> None:
+    saved = json.loads(Path("other/runs.json").read_text())
+    saved["runs"][0] |= {name: changes.pop(name) for name in list(changes) if name in saved["runs"][0]}
+    path.write_text(json.dumps(saved | changes))
+
+
+def test_a_file_of_runs_that_does_not_fit_is_refused(worked: list[RunQueue], tmp_path: Path) -> None:
+    assert suite_of("--maps", "MMM2", "--seeds", "1", "--folder", "other") == 0
+    file = tmp_path / "runs.json"
+
+    def refusal(*words: str, **changes: Any) -> str:
+        changed_runs(file, **changes)
+        with pytest.raises(UsageError) as caught:
+            suite_of("--folder", "new", "--add", str(file), *words)
+        return str(caught.value)
+
+    assert "have steps 4000, those of this suite 3000" in refusal(steps=4000)
+    assert "have flags ('--gamma', '0.9'), those of this suite ()" in refusal(flags=["--gamma", "0.9"])
+    assert "have suite 'smacv2', those of this suite 'smac'" in refusal(suite="smacv2")
+    assert "have episodes 256, those of this suite 64" in refusal("--episodes", "64")
+    assert "different results of qmix on MMM2 with seed 1" in refusal("other/runs.json", minutes=[1, 2, 4])
+    assert "runs.0: Value error, env_steps, minutes, win_rate and returns" in refusal(minutes=[1])
+    assert "runs.0.env_steps: Tuple should have at least 1 item" in refusal(env_steps=[])
+    assert "runs.0.seed: Input should be a valid integer" in refusal(seed="x")
+    with pytest.raises(UsageError, match=r"none\.json' cannot be read: No such file"):
+        suite_of("--add", "none.json")
+    file.write_text("{")
+    with pytest.raises(UsageError, match=r"is no runs\.json of a suite: Invalid JSON"):
+        suite_of("--add", str(file))
+    assert len(worked) == 1, "a refused suite starts nothing"
+
+
 @pytest.mark.minutes
 def test_a_tiny_suite_trains_goes_on_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
