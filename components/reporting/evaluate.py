@@ -1,5 +1,6 @@
 """`orchestra evaluate`: how well a checkpoint of a run plays, greedily."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from components.reporting.saved_policy import add_checkpoint_flag, load_policy
@@ -25,6 +26,14 @@ def command(arguments: list[str]) -> int:
         type=float,
         help="vary where units of the simulator start, by up to so many cells per axis (default: as in the run)",
     )
+    parser.add_argument(
+        "--env-arg",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument of the environment, in place of the run's, as opponent=hard in air combat; may be given "
+        "several times",
+    )
     options = parser.parse_strictly(arguments)
     if options.episodes < 1:
         raise UsageError(f"--episodes: {options.episodes} is not allowed: it must be 1 or more")
@@ -33,18 +42,26 @@ def command(arguments: list[str]) -> int:
     jitter = options.start_jitter
     if jitter is not None and not 0.0 <= jitter <= MOST_JITTER:
         raise UsageError(f"--start-jitter: {jitter:g} is not allowed: it must be from 0 to {MOST_JITTER:g}")
-    print(_evaluate(RunDirectory.open(options.run), options.checkpoint, options.episodes, options.seed, jitter))
+    print(_evaluate(RunDirectory.open(options.run), options))
     return 0
 
 
-def _evaluate(run: RunDirectory, which: str | None, episodes: int, seed: int, jitter: float | None) -> str:
+def _evaluate(run: RunDirectory, options: Namespace) -> str:
     import numpy as np
 
     from components.playing import play
     from components.reporting.win_rate import win_rate_text
 
-    env, policy, path, env_steps = load_policy(run, which, min(episodes, 64), seed=seed, start_jitter=jitter)
-    played = play(env, policy, episodes, np.random.default_rng(seed))
+    episodes = options.episodes
+    env, policy, path, env_steps = load_policy(
+        run,
+        options.checkpoint,
+        min(episodes, 64),
+        seed=options.seed,
+        start_jitter=options.start_jitter,
+        env_arg=options.env_arg,
+    )
+    played = play(env, policy, episodes, np.random.default_rng(options.seed))
     env.close()
     won = int(played.won.sum())
     rate = f"win rate    {win_rate_text(won, episodes)}\n" if env.spec.can_be_won or won else ""

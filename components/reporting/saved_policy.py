@@ -1,6 +1,7 @@
 """The policy of a run that `orchestra evaluate` and `orchestra play` play: `--checkpoint last|best|STEP`."""
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,13 @@ def add_checkpoint_flag(parser: ArgumentParser) -> None:
 
 
 def load_policy(
-    run: RunDirectory, which: str | None, n_envs: int, *, seed: int, start_jitter: float | None = None
+    run: RunDirectory,
+    which: str | None,
+    n_envs: int,
+    *,
+    seed: int,
+    start_jitter: float | None = None,
+    env_arg: Sequence[str] = (),
 ) -> "tuple[Env, ActingPolicy, Path, int]":
     """Return environments of a run, the policy, its file, and its environment steps.
 
@@ -35,16 +42,17 @@ def load_policy(
         n_envs: copies of the environment.
         seed: of the environments.
         start_jitter: cells per axis by which starting positions of the simulator vary; None for those of the run.
+        env_arg: arguments of the environment, NAME=VALUE, that replace those of the run with the same names.
 
     Raises:
-        UsageError: there is no such checkpoint, or it does not fit the run; or starting positions are to vary, and the
-            run plays outside of the simulator.
+        UsageError: there is no such checkpoint, or it does not fit the run or the arguments; or starting positions are
+            to vary, and the run plays outside of the simulator.
     """
     from components.checkpoints.policy_file import find_checkpoint, load_checkpoint
     from components.factories import factories_of
 
     path = find_checkpoint(run.checkpoints, which or DEFAULT)
-    make_env, make_policy = factories_of(run)
+    make_env, make_policy = factories_of(run, env_arg)
     env = (make_env if start_jitter is None else _jittered(make_env, start_jitter))(n_envs, seed=seed)
     policy = make_policy(env.spec, seed=0)
     return env, policy, path, load_checkpoint(path, policy)["env_steps"]

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 _PLAYED = "a map, such as 8m or air_combat:fighter10v10, a scenario file, such as air_combat:mine.toml, or a run"
 _POLICY = "random, nearest or weakest (default: nearest); random, easy or hard of air combats (default: hard)"
-_OPPONENT = "who commands blue in air combats: easy, hard, static or straight (default: easy)"
+_OPPONENT = (
+    "who commands blue in air combats: static, straight, easy or hard (default: easy, or that of the run), and in a "
+    "run also the directory of another"
+)
 
 
 def command(arguments: list[str]) -> int:
@@ -76,11 +79,13 @@ def _played(played: str, policy: str | None, opponent: str | None, checkpoint: s
             raise UsageError(f"--checkpoint is for the directory of a run, and {played!r} is none")
         game, scenario = game_of(played)
         return game.script(scenario, policy, opponent, seed)
-    for flag, value, who in (("policy", policy, "policy"), ("opponent", opponent, "opponent")):
-        if value is not None:
-            raise UsageError(f"--{flag}: in {played!r} the {who} of the run plays; name a scenario to choose another")
+    if policy is not None:
+        raise UsageError(f"--policy: in {played!r} the policy of the run plays; name a scenario to choose another")
     run = RunDirectory.open(Path(played))
-    env, acting, _, _ = load_policy(run, checkpoint, 1, seed=seed)
+    if opponent is not None and not str(run.config().get("flags", {}).get("env")).startswith("air_combat:"):
+        raise UsageError(f"--opponent is for runs in air combat, and {played!r} is none")
+    others = () if opponent is None else (f"opponent={opponent}",)
+    env, acting, _, _ = load_policy(run, checkpoint, 1, seed=seed, env_arg=others)
     take = learnt(env, acting)
     if take is None:
         env.close()

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from components.envs import Skirmish
-from components.envs.adapted.named import factory_of, named
+from components.envs.adapted.named import OPPONENTS, factory_of, named
 from components.envs.air_combat.env import AirCombat
 from components.envs.base import Env
 from components.envs.game_speed import GameSpeed
@@ -69,9 +69,8 @@ def _skirmish(scenario: str, opponent: str | None, seed: int) -> Skirmish:
 
 
 def _air_combat(scenario: str, opponent: str | None, seed: int) -> AirCombat:
-    rules = ("easy", "hard", "static", "straight")
-    if opponent is not None and opponent not in rules:
-        raise UsageError(f"--opponent: there is no {opponent!r}; there are {', '.join(rules)}")
+    if opponent is not None and opponent not in OPPONENTS:
+        raise UsageError(f"--opponent: there is no {opponent!r}; there are {', '.join(OPPONENTS)}")
     env = factory_of(named(f"air_combat:{scenario}"), {"opponent": opponent or "easy"})(1, seed=seed)
     assert isinstance(env, AirCombat)
     return env

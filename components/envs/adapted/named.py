@@ -20,9 +20,9 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
-from components.envs.air_combat.battles import Options
+from components.envs.air_combat.battles import Options, Rule
 from components.envs.air_combat.env import AirCombat
 from components.envs.base import Env
 from orchestra import UsageError, code_file, import_file
@@ -30,6 +30,8 @@ from orchestra import UsageError, code_file, import_file
 OURS = ("skirmish", "smac")
 """Names of the environments of this package."""
 FORMS = "skirmish, smac, air_combat:MAP, gymnasium:ID, pettingzoo:MODULE, MODULE:FUNCTION or FILE.py:FUNCTION"
+OPPONENTS = tuple(rule for rule in get_args(Rule) if rule != "ordered")
+"""Rules that command the other side of an air combat."""
 Rewards = Literal["each", "mean", "sum"]
 """Of several agents: a reward for each, or the team's, the mean or the sum of theirs."""
 
@@ -88,7 +90,7 @@ def factory_of(
 
     Raises:
         UsageError: Gymnasium is needed and not installed, one agent is to have the rewards of several, or air combat
-            has no such argument.
+            has no such argument or opponent.
     """
     kind, _, name = env.partition(":")
     if kind == "air_combat":
@@ -114,8 +116,12 @@ def _air_combat(name: str, arguments: Mapping[str, Any], *, limit: int | None, r
     for argument in arguments:
         if argument not in allowed:
             raise UsageError(f"--env-arg: air combat has no {argument!r}; there are {', '.join(allowed)}")
-    opponent = arguments.get("opponent")
-    if isinstance(opponent, str) and Path(opponent).is_dir():
+    opponent = arguments.get("opponent", "easy")
+    if opponent not in OPPONENTS:
+        if not isinstance(opponent, str) or not Path(opponent).is_dir():
+            raise UsageError(
+                f"--env-arg: opponent={opponent} is neither {', '.join(OPPONENTS)} nor the directory of a run"
+            )
         from components.envs.air_combat.frozen_policy import against_run
 
         others = {argument: value for argument, value in arguments.items() if argument != "opponent"}

@@ -10,6 +10,7 @@ import pytest
 
 from components.checkpoints.policy_file import save_checkpoint, save_params
 from components.envs import Skirmish
+from components.envs.air_combat.env import AirCombat
 from components.policies import Qmix
 from components.reporting.evaluate import command
 from orchestra import RunDirectory, UsageError
@@ -120,6 +121,37 @@ def test_another_environment_does_not_start_elsewhere(tmp_path: Path) -> None:
     saved(run.checkpoints / "steps-0000012345.pt")
     said = refusal(run.path, "--checkpoint", "last", "--start-jitter", "1")
     assert said == "--start-jitter: the run plays outside of the simulator, which alone varies where units start"
+
+
+def test_an_argument_of_the_environment_replaces_that_of_the_run(tmp_path: Path, capsys) -> None:
+    arguments = ["opponent=hard", "frame_skip=4", "max_steps=1200"]
+    run = kept(tmp_path, EXPERIMENT.with_name("train.py"), env="air_combat:fighter10v10", env_arg=arguments)
+    policy = Qmix(AirCombat("fighter10v10", 1).spec, hidden_size=8, seed=7)
+    save_checkpoint(run.checkpoints / "best.pt", policy, 3, 1)
+    printed = []
+    for changed in ([], ["opponent=hard"], ["opponent=easy"], [f"opponent={run.path}"], ["max_steps=40"]):
+        given = [word for argument in changed for word in ("--env-arg", argument)]
+        assert command([str(run.path), "--episodes", "4", *given]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert len(set(printed)) == 4
+    assert printed[4].endswith("length      10.0 steps\n")
+    assert "belongs to another policy" in refusal(run.path, "--env-arg", "courses=8")
+    assert "air combat has no 'course'; there are courses" in refusal(run.path, "--env-arg", "course=8")
+    assert "--env-arg: 'hard' must be NAME=VALUE" in refusal(run.path, "--env-arg", "hard")
+
+
+def test_the_simulator_and_experiments_without_them_take_no_arguments_of_an_environment(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    saved(run.checkpoints / "best.pt")
+    assert "are for other environments than skirmish" in refusal(run.path, "--env-arg", "opponent=hard")
+    own = tmp_path / "own.py"
+    own.write_text("from orchestra import Topology\n\n\ndef experiment() -> Topology:\n    return Topology()\n")
+    other = kept(tmp_path / "runs", own)
+    saved(other.checkpoints / "best.pt")
+    said = refusal(other.path, "--env-arg", "opponent=hard")
+    assert said == f"--env-arg: {own} takes no arguments of an environment"
 
 
 def test_another_checkpoint_can_be_named(run: RunDirectory, tmp_path: Path, capsys) -> None:

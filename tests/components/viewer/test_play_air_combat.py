@@ -31,6 +31,13 @@ from components.viewer.screens import screen_of
 from orchestra import RunDirectory, UsageError
 
 TRAIN = Path(__file__).resolve().parents[3] / "experiments" / "train.py"
+
+
+class Clock:
+    def now(self) -> datetime:
+        return datetime(2026, 3, 1, tzinfo=UTC)
+
+
 FIGHTER = Unit(kind="fighter", speed=2.0, radar="X", jammer="X", long_missiles=2, medium_missiles=4)
 DETECTOR = Unit(kind="detector", speed=1.0, radar="L")
 DUEL = Scenario(
@@ -324,10 +331,6 @@ def test_rounds_of_a_file_are_played_by_rules(small: str, tmp_path: Path, capsys
 
 
 def test_the_policy_of_a_run_plays(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Clock:
-        def now(self) -> datetime:
-            return datetime(2026, 3, 1, tzinfo=UTC)
-
     run = RunDirectory.create(tmp_path, "hierq_small", 0, clock=Clock())
     flags = {"algorithm": "hierq", "env": small, "env_arg": ["frame_skip=3", "opponent=static"], "hidden_size": 8}
     run.write_config(experiment=TRAIN, flags=flags, seed=0, argv=[], clock=Clock())
@@ -337,7 +340,21 @@ def test_the_policy_of_a_run_plays(small: str, tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "small  step 60/60" in said
     assert any(task in said for task in ("search", "approach", "attack", "evade", "jam"))
-    assert "the opponent of the run plays" in refusal(run.path, "--opponent", "hard")
+    assert "the policy of the run plays" in refusal(run.path, "--policy", "hard")
+    last = {}
+    for opponent in ("static", "straight"):
+        assert command([str(run.path), "--opponent", opponent]) == 0
+        last[opponent] = capsys.readouterr().out
+    assert last["static"] == said
+    assert last["straight"] != said
+    said = "opponent=me is neither static, straight, easy, hard nor the directory of a run"
+    assert said in refusal(run.path, "--opponent", "me")
+
+
+def test_only_runs_in_air_combat_have_an_opponent_to_choose(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "qmix_3m", 0, clock=Clock())
+    run.write_config(experiment=TRAIN, flags={"env": "skirmish"}, seed=0, argv=[], clock=Clock())
+    assert refusal(run.path, "--opponent", "hard") == f"--opponent is for runs in air combat, and '{run.path}' is none"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +362,7 @@ def test_the_policy_of_a_run_plays(small: str, tmp_path: Path, capsys: pytest.Ca
     [
         (["air_combat:nowhere"], "'nowhere' is unknown; there are detector2_fighter10, fighter10v10"),
         (["air_combat:fighter10v10", "--policy", "nearest"], "there is no 'nearest'; there are random, easy, hard"),
-        (["air_combat:fighter10v10", "--opponent", "me"], "no 'me'; there are easy, hard, static, straight"),
+        (["air_combat:fighter10v10", "--opponent", "me"], "no 'me'; there are static, straight, easy, hard"),
         (["3m", "--opponent", "hard"], "--opponent is for air_combat:SCENARIO"),
         (["air_combat:fighter10v10", "--every", "0"], "--every: 0 is not allowed: it must be 1 or more"),
         (["3m", "--save", "battle.png", "--every", "2"], "--every selects the steps of a film"),
