@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import os
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,6 +23,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # Tests run side by side: a pool of threads in each of them, as wide as the machine, would only be in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# In the background of a script and under nohup these are ignored, which processes that tests start would inherit.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 NOT_TESTED = "NOT TESTED HERE"
 """Begins the reason of a test that is skipped because the machine lacks what it needs."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cluster_env.md").read_text()
@@ -27,7 +28,8 @@ class Right:
         assert parameters["bias"] == 1
 
 
-def test_the_loop_of_the_page_steps_and_closes() -> None:
+def test_the_loop_of_the_page_steps_and_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its run is kept in runs/ there
     smaller = {"LunarLander-v3": "CartPole-v1", "64": "2", "nodes=4": "nodes=1, processes=False", "1000": "3"}
     smaller['"env_name"'] = f'"agent": "{__file__}", "env_name"'
     code = LOOP
@@ -38,6 +40,7 @@ def test_the_loop_of_the_page_steps_and_closes() -> None:
     exec(compile(code, "docs/cluster_env.md", "exec"), names)
     assert names["action"].tolist() == [1, 1]
     assert names["reward"].tolist() == [1.0, 1.0]
+    assert len(list(tmp_path.glob("runs/cluster_env/*/config.json"))) == 1
 
 
 def test_the_outputs_of_the_page_are_logits_and_the_hidden_state() -> None:
