@@ -34,10 +34,12 @@ QUIET = "quiet"
 _NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "error", "library"}
 _LONGEST = 80
 _INDENT = " " * len("12:30:05 ")
-_warning_lock = threading.Lock()
+_warning_lock = threading.RLock()
+"""Held while `at_least_warnings` begins or ends. The garbage collector may end an abandoned block in a thread that holds
+it already."""
 _warning_nodes: list[str] = []  # blocks of `at_least_warnings` that need its set-up
-_LOCK = threading.Lock()
-"""Held while a line is written, to the file and to stderr."""
+_LOCK = threading.RLock()
+"""Held while a line is written, to the file and to stderr. What the garbage collector ends meanwhile may log, too."""
 
 
 class _Output:
@@ -170,10 +172,10 @@ def at_least_warnings(node: str) -> Iterator[None]:
     """
     with _warning_lock:
         warns = bool(_warning_nodes) or not structlog.is_configured()
-        if warns and not _warning_nodes:
-            configure(None, node=node, level="warning")
         if warns:
-            _warning_nodes.append(node)
+            _warning_nodes.append(node)  # first, so that a block that ends meanwhile leaves the set-up
+            if not structlog.is_configured():
+                configure(None, node=node, level="warning")
     try:
         yield
     finally:

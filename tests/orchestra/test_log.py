@@ -6,7 +6,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,44 @@ def test_closing_forgets_the_set_up() -> None:
     assert not structlog.is_configured()
     assert len(logging.getLogger().handlers) == len(handlers) - 1
     log.close()  # twice is once
+
+
+class Ends:
+    """Something that the garbage collector may end while a line is written: its text ends a block and logs."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+
+    def __repr__(self) -> str:
+        self._end()
+        return "ended"
+
+
+@pytest.mark.timeout(20)
+def test_a_block_of_warnings_may_end_while_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector ends an abandoned block in any thread, also in one that is in the middle of a beginning."""
+    abandoned = contextlib.ExitStack()
+    abandoned.enter_context(log.at_least_warnings("abandoned"))
+    is_configured = structlog.is_configured
+
+    def collected_before() -> bool:
+        abandoned.close()
+        return is_configured()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(structlog, "is_configured", collected_before)
+        following = log.at_least_warnings("following")
+        following.__enter__()
+    assert structlog.is_configured(), "the block that follows keeps the set-up"
+    following.__exit__(None, None, None)
+    assert not structlog.is_configured()
+
+
+@pytest.mark.timeout(20)
+def test_a_line_may_be_logged_while_another_is_written(tmp_path: Path) -> None:
+    log.configure(tmp_path, node="learner")
+    log.get().info("outer", value=Ends(lambda: log.get().info("inner")))
+    assert [line["event"] for line in lines(tmp_path)] == ["inner", "outer"]
 
 
 def test_an_unknown_level_is_refused_and_leaves_the_set_up_alone(tmp_path: Path) -> None:
