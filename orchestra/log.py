@@ -35,8 +35,8 @@ _NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "e
 _LONGEST = 80
 _INDENT = " " * len("12:30:05 ")
 _warning_lock = threading.RLock()
-"""Held while `at_least_warnings` begins or ends. The garbage collector may end an abandoned block in a thread that holds
-it already."""
+"""Held while `at_least_warnings` begins or ends. The garbage collector may end an abandoned block while its thread
+holds it already."""
 _warning_nodes: list[str] = []  # blocks of `at_least_warnings` that need its set-up
 _LOCK = threading.RLock()
 """Held while a line is written, to the file and to stderr. What the garbage collector ends meanwhile may log, too."""
