@@ -10,8 +10,9 @@ Each measurement belongs to one of these groups, and a ratio is taken within one
   steps a second as serial QMIX, one environment that is played and learned from in turn. AWL-QMIX with its 12
   environments learns too. 64 and 256 only collect, so that the learner does not limit them.
 - simulator: `qmix_8m` with 64 battles in a worker, without training, from when the replay buffer is full. Two worker
-  processes against one; the part of the processor time that is not spent in the threads that play, which is messages,
-  copies, proxy and learner; and the proportional set size (PSS) of a worker and of the proxy.
+  processes against one; the part of the processor time of messages, copies and proxy, which is that of all threads but
+  those that play and those in which the learner saves checkpoints; and the proportional set size (PSS) of a worker and
+  of the proxy.
 
 `parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
 time until they have joined. What happens when processes are killed is a test: `ORCHESTRA_KILLS=100 pytest
@@ -66,7 +67,7 @@ TARGETS = {
     "game 256": Target("256 environments that only collect, of serial QMIX", 240.0),
     "asynchronous 64": Target("asynchronous, of lock-step, 64 environments", 1.5),
     "two workers": Target("two workers without training, of one", 1.85),
-    "messages": Target("messages, copies, proxy and learner, of processor time", 0.05, most=True, unit="%"),
+    "messages": Target("messages, copies and proxy, of processor time", 0.05, most=True, unit="%"),
     "worker PSS": Target("memory of a worker, 64 battles", 90.0, most=True, unit="MB"),
     "proxy PSS": Target("memory of the proxy", 50.0, most=True, unit="MB"),
 }
@@ -112,7 +113,7 @@ def simulator(seconds: float) -> Values:
             values[f"{workers} worker steps/s"] = moving.rate("env_steps")
             if workers == 2:
                 spent = {name: after[name] - before[name] for name in before}
-                values["messages"] = 1.0 - spent["playing"] / sum(spent.values())
+                values["messages"] = 1.0 - (spent["playing"] + spent["saving"]) / sum(spent.values())
                 values |= {f"{name} processor share": spent[name] / sum(spent.values()) for name in spent}
                 values |= memory(run)
     values["two workers"] = values["2 worker steps/s"] / values["1 worker steps/s"]
@@ -129,16 +130,18 @@ def _is_after(since: float, record: Record) -> bool:
 
 
 def processor_seconds(run: Running) -> Values:
-    """Return the processor seconds so far: of threads that play, of workers' other threads, of the other processes.
+    """Return the processor seconds so far: of threads that play, of those that save, and of all others by process.
 
-    A worker plays in a thread of its own; its event loop, which sends and receives, is the main thread.
+    A worker plays, and a learner that does not learn saves checkpoints, in threads of their own. The event loop of a
+    process, which sends, receives and writes to the replay buffer, is its main thread.
     """
-    spent: defaultdict[str, float] = defaultdict(float)
+    spent: defaultdict[str, float] = defaultdict(float, saving=0.0)
     for name, process in run.processes().items():
+        process_name = name.partition("-")[0]
+        beside = {"worker": "playing", "learner": "saving"}.get(process_name, process_name)
         for thread in process.threads():
             seconds = thread.user_time + thread.system_time
-            plays = name.startswith("worker") and thread.id != process.pid
-            spent["playing" if plays else name.partition("-")[0]] += seconds
+            spent[process_name if thread.id == process.pid else beside] += seconds
     return dict(spent)
 
 

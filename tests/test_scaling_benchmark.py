@@ -49,13 +49,13 @@ def test_the_table_compares_medians_with_the_targets(scaling: ModuleType) -> Non
     }
     lines = scaling.report(rounds)
     assert "| AWL-QMIX with 12 environments, of serial QMIX | 11.50 x | at least 11.00 x | 3 | holds |" in lines
-    messages = "messages, copies, proxy and learner, of processor time"
+    messages = "messages, copies and proxy, of processor time"
     assert f"| {messages} | 4.0% | at most 5.0% | 3 | holds |" in lines
     assert "| memory of a worker, 64 battles | 95 MB | at most 90 MB | 3 | missed |" in lines
     assert lines[-1] == "serial steps/s: 90"
 
 
-def test_the_processor_time_of_playing_is_that_of_the_workers_other_threads(scaling: ModuleType) -> None:
+def test_the_processor_time_of_playing_and_saving_is_that_of_threads_beside_the_event_loops(scaling: ModuleType) -> None:
     def process(pid: int, **threads: float) -> SimpleNamespace:
         found = [
             SimpleNamespace(id=pid if name == "main" else pid + 1, user_time=seconds, system_time=1.0)
@@ -70,7 +70,7 @@ def test_the_processor_time_of_playing_is_that_of_the_workers_other_threads(scal
         "worker-0-1": process(40, main=6.0, play=80.0),
     }
     spent = scaling.processor_seconds(SimpleNamespace(processes=lambda: nodes))
-    assert spent == {"learner": 7.0, "host": 5.0, "worker": 13.0, "playing": 172.0}
+    assert spent == {"learner": 3.0, "saving": 4.0, "host": 5.0, "worker": 13.0, "playing": 172.0}
 
 
 def test_every_target_is_measured_by_one_group(scaling: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
