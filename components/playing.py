@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from components.acting_copies import ActingCopies
 from components.envs.base import ALL, Env
 from components.policies.acting import ActingPolicy
-from components.rollout import ActingCopies, ActingFactory, EnvFactory
+from components.rollout import ActingFactory, EnvFactory
 
 
 class EpisodeResults(NamedTuple):

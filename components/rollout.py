@@ -3,12 +3,13 @@
 Shapes: B copies, T steps of an episode (the limit at most), A agents; E finished episodes, N steps of all of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from components.acting_copies import ActingCopies
 from components.envs.base import ALL, Copies, Env, EnvSpec
 from components.experience import ExperienceSchema, FieldSpec
 from components.policies.acting import Acted, ActingPolicy
@@ -16,7 +17,7 @@ from components.policies.base import Policy
 from components.row_memory import RowMemory
 from components.segments import Ended, joined, played
 from messages import InsertTransitionMsg
-from orchestra import Arrays, freeze
+from orchestra import Arrays, MessageArrays
 
 
 class EnvFactory(Protocol):
@@ -37,89 +38,8 @@ class ActingFactory(Protocol):
     def __call__(self, spec: EnvSpec, *, seed: int) -> ActingPolicy: ...
 
 
-class ActingCopies:
-    """Copies of an environment that a policy plays: their hidden states, their last actions, and which are ready.
-
-    All copies that are ready act in one forward pass. Of a batched simulator these are always all.
-    """
-
-    def __init__(self, env: Env, policy: ActingPolicy, rng: np.random.Generator) -> None:
-        self.env, self._policy, self._rng = env, policy, rng
-        self.hidden = policy.initial_hidden(env.n_envs)
-        item, dtype = env.spec.schema.items["actions"]
-        self._no_action = -1 if dtype.kind == "i" else 0
-        self.last_actions = np.full((env.n_envs, *item), self._no_action, dtype)  # (B, A) of a team
-        self.ready: Copies = _NONE
-        """The copies that wait for actions."""
-        self._numbers = np.arange(env.n_envs)
-        self._acting = np.zeros(env.n_envs, np.bool_)  # (B,): copies that have been sent actions
-
-    def begin(self, copies: Copies) -> None:
-        """Begin episodes in these copies."""
-        self.env.send_reset(copies)
-        self._forget(copies)
-        self.ready = ALL if self.env.lock_step else self._without(copies)
-
-    def act(self, epsilon: float) -> Acted | None:
-        """Choose the actions of the copies that are ready, and send them; None if no copy is ready."""
-        env, ready = self.env, self.ready
-        if not self.any_ready():
-            return None
-        acted = self._policy.act_on(
-            self.frames(ready), self.last_actions[ready], self.hidden[ready], epsilon=epsilon, rng=self._rng
-        )
-        if isinstance(ready, slice):
-            self.hidden, self.last_actions = acted.hidden, acted.actions
-        else:
-            self.hidden[ready], self.last_actions[ready] = acted.hidden, acted.actions
-        env.send(acted.actions, ready)
-        self._acting[ready] = True
-        self.ready = _NONE
-        return acted
-
-    def frames(self, copies: Copies) -> dict[str, NDArray[Any]]:
-        """Return the environment's fields per frame of these copies."""
-        arrays = self.env.fields()
-        return {name: arrays[name][copies] for name in self.env.spec.schema.frames}
-
-    def last_frame(self, copies: Copies) -> Mapping[str, NDArray[Any]]:
-        """Return the policy's fields per frame for the last frame of a segment in these copies."""
-        return self._policy.last_frame(self.frames(copies), self.last_actions[copies], self.hidden[copies])
-
-    def receive(self) -> tuple[Copies, NDArray[np.bool_] | None]:
-        """Wait for copies; return those that have made a step, and which (B,) have lost their episode, if any.
-
-        A copy that has made a step is ready, unless `leave` or `begin` names it.
-        """
-        self.ready = received = self.env.recv()
-        lost = self.env.failed_copies()
-        if lost is not None and lost.any():
-            self._forget(lost)
-            self._acting[lost] = False
-        else:
-            lost = None
-        acted = self._acting[received]
-        stepped = received if acted.all() else self._numbers[received][acted]
-        self._acting[received] = False
-        return stepped, lost
-
-    def leave(self, copies: Copies) -> None:
-        """Leave these copies, whose episodes have ended, as they are."""
-        self.ready = self._without(copies)
-
-    def any_ready(self) -> bool:
-        """True if a copy waits for actions."""
-        return isinstance(self.ready, slice) or len(self.ready) > 0
-
-    def _forget(self, copies: Copies | NDArray[np.bool_]) -> None:
-        self.hidden[copies] = 0.0
-        self.last_actions[copies] = self._no_action
-
-    def _without(self, copies: Copies) -> NDArray[np.int64]:
-        return np.setdiff1d(self._numbers[self.ready], self._numbers[copies], assume_unique=True)
-
-
-_NONE = np.empty(0, np.int64)
+def no_memory(nbytes: int) -> None:
+    """Lend no memory for a message: it lies in memory of its own."""
 
 
 class Rollout:
@@ -133,13 +53,20 @@ class Rollout:
         policy: acts in them, and declares its fields of a transition.
         rng: all randomness of the policy.
         segment_length: steps after which a segment ends though its episode goes on; None for whole episodes.
+        lend: lends memory for messages, as `Actor.message_memory`; by default they have memory of their own.
 
     Raises:
         ValueError: `segment_length` is below 1, or the fields of the policy clash with those of the environment.
     """
 
     def __init__(
-        self, env: Env, policy: ActingPolicy, rng: np.random.Generator, *, segment_length: int | None = None
+        self,
+        env: Env,
+        policy: ActingPolicy,
+        rng: np.random.Generator,
+        *,
+        segment_length: int | None = None,
+        lend: Callable[[int], NDArray[Any] | None] = no_memory,
     ) -> None:
         self.schema = segment_schema(env.spec, policy.fields, segment_length)
         """The fields of a transition."""
@@ -147,10 +74,12 @@ class Rollout:
         """Version of the acting parameters."""
         self._env = env
         self._policy = policy
+        self._lend = lend
         self._copies = ActingCopies(env, policy, rng)
         self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the segments under way
         self._spare = list(range(env.n_envs, 2 * env.n_envs))
         self._ended: list[Ended] = []
+        self._ended_steps = 0  # of these segments
         self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the segments under way
         self._first = np.zeros(env.n_envs, np.int32)  # (B,): steps of the episode before the segment
         self._return_before = np.zeros(env.n_envs, np.float64)  # (B,)
@@ -173,6 +102,8 @@ class Rollout:
             for name, spec in self.schema.fields
         }
         self._versions = self._zeros((copies, limit), np.int32, by_time=True)
+        n_bytes = self.schema.n_bytes()
+        self._step_bytes = sum(n_bytes[name] for name in (*self.schema.frames, *self.schema.steps))
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -185,22 +116,32 @@ class Rollout:
         self._env.close()
 
     def collect(
-        self, steps: int, epsilon: float, most: int | None = None, unit: Literal["segments", "steps"] = "segments"
+        self,
+        steps: int,
+        epsilon: float,
+        most: int | None = None,
+        unit: Literal["segments", "steps"] = "segments",
+        *,
+        longest: int = 0,
+        nbytes: int = 0,
     ) -> InsertTransitionMsg | None:
         """Make B times `steps` steps; return the segments that ended, if any did.
 
         In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while, or with
         the step in which the `most`-th segment ends; None for any number. Where `most` counts steps, so do those of
         earlier turns whose segment has not ended, and all segments end with the last, but of copies that make a step.
+
+        It goes on to B times `longest` steps until the segments that ended have about `nbytes`, or fill half of the
+        spare rows.
         """
         if not self._begun:
             self._copies.begin(ALL)
             self._begun = True
         parts: list[InsertTransitionMsg] = []
-        left = steps * self._env.n_envs
-        while left > 0:
+        n_envs, total = self._env.n_envs, 0
+        while total < steps * n_envs or (total < longest * n_envs and not self._is_enough(nbytes)):
             made, part = self._step(epsilon)
-            left -= made
+            total += made
             if part is not None:
                 parts.append(part)
             if not made and not self._copies.any_ready():
@@ -333,6 +274,7 @@ class Rollout:
                 self._return_before[ended],
             )
         )
+        self._ended_steps += int(t[ended].sum())
         going_on = ended[~finished]
         if len(going_on):
             self._return_before[going_on] += [
@@ -345,6 +287,10 @@ class Rollout:
             self._begin_episodes(done)
             self._copies.begin(ended[finished])
         return part
+
+    def _is_enough(self, nbytes: int) -> bool:
+        """Return whether the segments that ended have about `nbytes`, or fill half of the spare rows."""
+        return self._ended_steps * self._step_bytes >= nbytes or 2 * len(self._spare) < self._env.n_envs
 
     def _made(self, parts: list[InsertTransitionMsg], unit: Literal["segments", "steps"]) -> int:
         """Return how many segments have ended in this turn, or how many steps they and those under way have."""
@@ -387,27 +333,32 @@ class Rollout:
         columns = (np.concatenate(arrays) for arrays in zip(*self._ended, strict=True))
         rows, lengths, terminated, truncated, won, episode, first, return_before = columns
         self._ended.clear()
+        self._ended_steps = 0
         place = len(self._spare)
         self._spare += rows.tolist()
 
-        def per(names: Iterable[str], more: int) -> Arrays:
-            return Arrays({name: freeze(joined(self._memory[name], rows, lengths + more)) for name in names})
-
-        per_segment = {name: self._memory[name][rows] for name in self.schema.segments}
-        if "epsilon" in per_segment:
-            per_segment["epsilon"] = np.full(len(rows), epsilon, np.float32)
+        frames, steps, segments = self.schema.frames, self.schema.steps, self.schema.segments
+        made = MessageArrays(self._shapes(int(lengths.sum()), len(rows)), self._lend)
+        arrays = made.arrays
+        for names, counts in ((frames, lengths + 1), (steps, lengths)):
+            for name in names:
+                joined(self._memory[name], rows, counts, arrays[name])
+        for name in segments:
+            arrays[name][:] = epsilon if name == "epsilon" else self._memory[name][rows]
+        arrays["lengths"][:] = lengths
+        arrays["terminated"][:], arrays["truncated"][:], arrays["won"][:] = terminated, truncated, won
+        joined(self._versions, rows, lengths, arrays["versions"])
+        arrays["episode"][:], arrays["first"][:], arrays["return_before"][:] = episode, first, return_before
+        del arrays
+        frozen = made.freeze()
+        per_frame, per_step, per_segment = (
+            Arrays({name: frozen.pop(name) for name in names}) for names in (frames, steps, segments)
+        )
         message = InsertTransitionMsg(
-            per_frame=per(self.schema.frames, 1),
-            per_step=per(self.schema.steps, 0),
-            per_segment=Arrays({name: freeze(array) for name, array in per_segment.items()}),
-            lengths=freeze(lengths.astype(np.int32)),
-            terminated=freeze(terminated),
-            truncated=freeze(truncated),
-            won=freeze(won),
-            versions=freeze(joined(self._versions, rows, lengths)),
-            episode=freeze(episode),
-            first=freeze(first),
-            return_before=freeze(return_before),
+            per_frame=per_frame,
+            per_step=per_step,
+            per_segment=per_segment,
+            **frozen,
             newest_version=None,
             sender="",
             source="",
@@ -420,6 +371,31 @@ class Rollout:
                     memory.give_back(row, kept)
             place += 1
         return message
+
+    def _shapes(self, n_steps: int, n_segments: int) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
+        """Return shape and dtype of the arrays of a message by name, in its order."""
+        schema, columns = self.schema, {"steps": n_steps, "segments": n_segments}
+        declared = dict(schema.fields)
+        return {
+            name: (
+                (schema.rows(declared[name].per, n_steps, n_segments), *schema.items[name][0]),
+                schema.items[name][1],
+            )
+            for name in (*schema.frames, *schema.steps, *schema.segments)
+        } | {name: ((columns[per],), dtype) for name, (per, dtype) in _COLUMNS.items()}
+
+
+_COLUMNS: Mapping[str, tuple[str, DTypeLike]] = {
+    "lengths": ("segments", np.int32),
+    "terminated": ("segments", np.bool_),
+    "truncated": ("segments", np.bool_),
+    "won": ("segments", np.bool_),
+    "versions": ("steps", np.int32),
+    "episode": ("segments", np.int64),
+    "first": ("segments", np.int32),
+    "return_before": ("segments", np.float64),
+}
+"""Arrays of a message beside the declared fields: what they have a row for, and their dtype."""
 
 
 def segment_schema(

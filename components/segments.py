@@ -22,9 +22,12 @@ class Ended(NamedTuple):
     return_before: NDArray[np.float64]  # (E,)
 
 
-def joined(memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the first `counts` (E,) frames in each of the `rows` (E,) of a memory, back to back."""
-    return np.concatenate([memory[row, :count] for row, count in zip(rows.tolist(), counts.tolist(), strict=True)])
+def joined(
+    memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.int64], out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Return the first `counts` (E,) frames in each of the `rows` (E,) of a memory, back to back; in `out` if given."""
+    parts = [memory[row, :count] for row, count in zip(rows.tolist(), counts.tolist(), strict=True)]
+    return np.concatenate(parts, out=out)
 
 
 def played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:

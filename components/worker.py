@@ -1,6 +1,7 @@
 """Worker: steps environments with the newest parameters and sends the episodes that ended."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ RETRY_S = 0.5
 """Delay in seconds before a worker joins again after its upstream was lost, each time."""
 PATIENCE_S = 10.0
 """Seconds after which a worker whose upstream is lost, and has no successor, fails."""
+TURN_BYTES = 4 << 20
+"""Bytes of experience until which a turn goes on, where steps only compute: a message costs as much as copying them."""
+LONGEST_TURN = 8
+"""The most turns of `steps_per_turn` that such a turn may take."""
 
 
 class StepMsg(Message):
@@ -66,7 +71,8 @@ class Worker(
         exploration: ε by the environment steps of the whole run.
         segment_length: steps after which it sends what it has of an episode; None for whole episodes. Credits then are
             for segments.
-        steps_per_turn: steps of every copy for each `StepMsg`.
+        steps_per_turn: steps of every copy for each `StepMsg`. Where steps only compute, a turn goes on for up to
+            `LONGEST_TURN` times as many until it has `TURN_BYTES` of experience.
         threads: threads that NumPy, or torch, may use for acting.
         sync: when it loads parameters. It waits for those that it has asked for.
     """
@@ -89,7 +95,11 @@ class Worker(
     def __post_init__(self) -> None:
         own = self.env(self.n_envs, seed=self._seed())
         self._policy = with_threads(self.threads, self.policy, own.spec, seed=0)
-        self._rollout = Rollout(own, self._policy, self.rng, segment_length=self.segment_length)
+        self._rollout = Rollout(
+            own, self._policy, self.rng, segment_length=self.segment_length, lend=self.message_memory
+        )
+        computes = own.lock_step and not own.waits
+        self._longest_turn = self.steps_per_turn * (LONGEST_TURN if computes else 1)
         self._env_steps = 0
         self._sync = Synchronizer(self.sync)
         self._collecting = PAUSE
@@ -171,8 +181,9 @@ class Worker(
         if credit == 0 or not self._sync.ready:  # paused since; or an earlier incarnation sent it
             return
         unit = self._collecting.unit
+        collect = partial(self._rollout.collect, longest=self._longest_turn, nbytes=TURN_BYTES)
         turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, unit)
-        collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
+        collected = await self.offload(with_threads, self.threads, collect, *turn)
         if collected is not None:
             self._sent += collected.steps if unit == "steps" else collected.segments
             await self._report_decisions()

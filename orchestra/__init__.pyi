@@ -8,6 +8,7 @@ from .actors.axes import Axes as Axes
 from .actors.message import Lane as Lane
 from .actors.message import Message as Message
 from .actors.message import Request as Request
+from .actors.message_arrays import MessageArrays as MessageArrays
 from .actors.offload import offload_cancelled as offload_cancelled
 from .actors.ref import Ref as Ref
 from .actors.statistics import NodeStatistics as NodeStatistics

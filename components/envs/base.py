@@ -78,6 +78,8 @@ class Env(ABC):
 
     lock_step: ClassVar[bool] = True
     """True if `send` takes all copies together, and `send_reset` has reset its copies when it returns."""
+    waits: ClassVar[bool] = False
+    """True if a step waits for something outside of this process, such as a game, for milliseconds."""
 
     spec: EnvSpec
     n_envs: int

@@ -52,6 +52,8 @@ class GameSpeed(Env):
         ValueError: an unknown value of `copies`, or what `make` raises.
     """
 
+    waits = True
+
     def __init__(
         self,
         make: Callable[..., Env],

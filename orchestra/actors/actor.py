@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from orchestra.actors import lazy_numpy as np
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.contract import Contract, handlers_of
 from orchestra.actors.mailbox import CAPACITY
 from orchestra.actors.message import Message
@@ -70,6 +71,7 @@ class Context(Protocol):
     def watch(self, ref: Ref[Any]) -> None: ...
     def after(self, delay: float, message: Message) -> TimerHandle: ...
     async def offload(self, function: Callable[..., T], *args: Any) -> T: ...
+    def message_memory(self, nbytes: int) -> AnyArray | None: ...
     def spawn_child(self, name: str, factory: ActorFactory) -> Ref[Any]: ...
     async def spawn_remote(self, node: str, name: str, factory: ActorFactory) -> Ref[Any]: ...
 
@@ -193,6 +195,15 @@ class Actor(Generic[M]):
         `offload_cancelled()` tells it of a cancellation.
         """
         return await self._context.offload(function, *args)
+
+    def message_memory(self, nbytes: int) -> AnyArray | None:
+        """Return memory for the arrays of one message, (nbytes,) of uint8 with undefined contents, or None.
+
+        Other processes of this host read a message where it was written. There is no such memory before the node has
+        sent one of them a large message, for less than 64 KiB, and while much is in use. `MessageArrays` divides it.
+        For any thread.
+        """
+        return self._context.message_memory(nbytes)
 
     def spawn(self, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs) -> Ref[X]:
         """Start `kind(*args, **kwargs)` as `<this actor>:<name>` on this node. It stops with this actor."""

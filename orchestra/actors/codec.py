@@ -149,7 +149,7 @@ def values_of(message: Message) -> list[Any]:
 
 def payload_size(arrays: Sequence[AnyArray]) -> int:
     """Return the bytes of `arrays` after a header, padding included."""
-    return sum([_padded(array.nbytes) for array in arrays])
+    return sum([padded(array.nbytes) for array in arrays])
 
 
 def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
@@ -158,7 +158,7 @@ def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
     for array in arrays:
         if array.nbytes:
             buffers.append(array.reshape(-1).view(np.uint8).data)
-        if gap := _padded(array.nbytes) - array.nbytes:
+        if gap := padded(array.nbytes) - array.nbytes:
             buffers.append(_PADDING[:gap])
     return buffers
 
@@ -285,7 +285,7 @@ class _Views:
             array.flags.writeable = False
         else:
             array = np.ndarray(shape, dtype, payload, offset)
-        self.offset = offset + _padded(nbytes)
+        self.offset = offset + padded(nbytes)
         return array
 
 
@@ -388,5 +388,6 @@ def _array_marker(data: bytes) -> "tuple[np.dtype[Any], tuple[int, ...], int]":
     return dtype, shape, math.prod(shape) * dtype.itemsize
 
 
-def _padded(nbytes: int) -> int:
+def padded(nbytes: int) -> int:
+    """Return the bytes that an array takes in a payload."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

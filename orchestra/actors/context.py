@@ -14,6 +14,7 @@ from orchestra.actors import lazy_numpy as np
 from orchestra.actors import spawning
 from orchestra.actors.actor import ActorFactory
 from orchestra.actors.asks import LocalActor, PendingReplies
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.host import Host
 from orchestra.actors.mailbox import Mailbox
 from orchestra.actors.message import Message, Request
@@ -123,6 +124,10 @@ class LiveContext:
         wait = Wait("in a thread:", (function, args))
         done = self._host.offload(lambda: self.aborting, wait.work, function, *args)
         return await self._noted(wait, done if self._recorder is None else self._recorder.offloaded(done))
+
+    def message_memory(self, nbytes: int) -> AnyArray | None:
+        """Return memory for the arrays of a message that other processes of this host may read, or None."""
+        return self._host.message_memory(nbytes)
 
     def spawn_child(self, name: str, factory: ActorFactory) -> Ref[Any]:
         """Start a child on this node; it stops with this actor."""

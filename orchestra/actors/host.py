@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from orchestra.actors.actor import ActorFactory
 from orchestra.actors.asks import LocalActor, PendingAsks
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.message import Message
 from orchestra.actors.recorder import ActorSettings, Recorder, StateSource
 from orchestra.actors.supervisor import Child, Children
@@ -40,6 +41,9 @@ class Host(Protocol):
         """Return a recorder for a new actor, or None if it is not recorded."""
 
     # Messages
+
+    def message_memory(self, nbytes: int) -> AnyArray | None:
+        """Return memory for the arrays of one message, or None; for any thread."""
 
     def post_remote(
         self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0

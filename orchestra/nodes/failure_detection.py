@@ -110,6 +110,7 @@ class FailureDetection:
             await asyncio.sleep(HEARTBEAT_S)
             self._lags.append(max(0.0, loop.time() - due))
             self.on_beat()
+            self.settings.shared_memory.end_period()
             now = self.settings.clock.monotonic()
             for link in list(self.sessions.values()):
                 if link.connected and not link.missed_beats:

@@ -148,6 +148,7 @@ class Node:
         self._routes = self.peers.routes
         self.asks = PendingAsks(name, self.cells, self.peers, self.clock, probing=not deterministic)
         self.post_remote_nowait = self.peers.post_nowait
+        self.message_memory = blocks.lend_memory
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []

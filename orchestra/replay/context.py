@@ -19,6 +19,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 from orchestra.actors import spawning
 from orchestra.actors.actor import Actor, ActorFactory
 from orchestra.actors.asks import PendingReplies
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.context import generator_for
 from orchestra.actors.mailbox import Envelope
 from orchestra.actors.message import Message, Request
@@ -194,6 +195,9 @@ class ReplayContext:
         if error is not None:
             raise error
         return result
+
+    def message_memory(self, nbytes: int) -> AnyArray | None:
+        return None
 
     def spawn_child(self, name: str, factory: ActorFactory) -> Ref[Any]:
         address, class_name = f"{self.address}:{name}", f"{factory.func.__module__}:{factory.func.__qualname__}"

@@ -23,7 +23,7 @@ PAGE = 4096
 """Bytes at whose multiples blocks begin."""
 NAME_BYTES = 16
 PERIOD = 32
-"""Blocks that are taken before an arena returns memory that it has not needed since."""
+"""Blocks that are taken before an arena returns memory that it has not needed since. A heartbeat ends a period, too."""
 SURPLUS = 1 << 20
 """Bytes of such memory for which that is worth a call of the system."""
 
@@ -148,7 +148,7 @@ class Arena:
         self._taken += 1
         self._reached[1] = max(self._reached[1], end)
         if self._taken == PERIOD:
-            self._return_surplus()
+            self.end_period()
         return begin
 
     def at(self, begin: int, nbytes: int) -> AnyArray:
@@ -172,7 +172,7 @@ class Arena:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def _return_surplus(self) -> None:
+    def end_period(self) -> None:
         """Begin a period; return the memory beyond the blocks of the last two, and of those that are still taken."""
         needed = -(-max(*self._reached, self.blocks.end) // PAGE) * PAGE
         self._taken, self._reached = 0, [self._reached[1], 0]

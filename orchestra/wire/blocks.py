@@ -10,6 +10,7 @@ sent them on to. Their arena is *retired*: it is never written again, its users 
 memory back with the last view. A view therefore never changes, whoever dies.
 """
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Container
@@ -58,7 +59,7 @@ class OwnBlock:
 
 @dataclass(slots=True, eq=False)
 class ReceivedBlock(OwnBlock):
-    """A payload that this node has received into an arena. This node is one of its holders."""
+    """A payload that arrives in an arena, or that an actor of this node writes there. The node holds it, too."""
 
     array: "weakref.ref[AnyArray]" = field(init=False)
     """The array that all views of it refer to."""
@@ -121,6 +122,8 @@ class SharedBlocks:
         """Received blocks by the identity of their arrays."""
         self._unviewed: deque[ReceivedBlock] = deque()
         """Received blocks without views that this node still holds. Views end in any thread."""
+        self._lock = threading.RLock()
+        """Held while blocks are taken and given back: `lend_memory` is for any thread."""
 
     # Users
 
@@ -153,7 +156,8 @@ class SharedBlocks:
             if len(self._arenas) >= len(self._users):
                 return None
             arena = Arena(self.capacity, self._entropy(NAME_BYTES))
-            self._arenas[arena] = set()
+            with self._lock:
+                self._arenas[arena] = set()
         return arena
 
     def use(self, arena: Arena, user: ArenaUser) -> None:
@@ -164,16 +168,23 @@ class SharedBlocks:
         """Never write to an arena again, and have all users forget it."""
         if arena.retired:
             return
-        arena.retired = True
-        if isinstance(arena, Arena):
-            self._arenas.pop(arena, None)
-            self._drop_unviewed()
-            self._received = {key: block for key, block in self._received.items() if block.arena is not arena}
-            arena.close()
-        else:
-            arena.view = None
+        with self._lock:
+            arena.retired = True
+            if isinstance(arena, Arena):
+                self._arenas.pop(arena, None)
+                self._drop_unviewed()
+                self._received = {key: block for key, block in self._received.items() if block.arena is not arena}
+                arena.close()
+            else:
+                arena.view = None
         for user in list(self._users):
             user.withdraw(arena)
+
+    def end_period(self) -> None:
+        """End a period of all arenas, so that memory is returned that was needed for their first blocks alone."""
+        with self._lock:
+            for arena in self._arenas:
+                arena.end_period()
 
     # Blocks
 
@@ -196,8 +207,9 @@ class SharedBlocks:
 
     def write(self, arena: Arena, pieces: list[Buffer], nbytes: int) -> OwnBlock | None:
         """Copy `pieces`, of `nbytes` together, into a block; return None if `arena` has no room."""
-        self._drop_unviewed()
-        begin = arena.write(pieces, nbytes)
+        with self._lock:
+            self._drop_unviewed()
+            begin = arena.write(pieces, nbytes)
         if begin is None:
             return None
         block = OwnBlock(arena, begin, nbytes, _sources(pieces), id(_array_of(pieces[0])))
@@ -206,21 +218,24 @@ class SharedBlocks:
         return block
 
     def lend_memory(self, nbytes: int) -> AnyArray | None:
-        """Return an array of `nbytes` for a payload that arrives, in an arena that peers map; None for none.
+        """Return an array of `nbytes` for a payload, in an arena that peers map; None for none. For any thread.
 
-        Half of the arena is left for what this node writes.
+        The payload arrives, or is written by an actor. Half of the arena is left for what else this node sends.
         """
-        self._drop_unviewed()
-        arena = next(iter(self._arenas), None)
-        if arena is None or nbytes < LEAST or 2 * (arena.blocks.used + nbytes) > arena.capacity:
+        if nbytes < LEAST:
             return None
-        begin = arena.take(nbytes)
-        if begin is None:
-            return None
-        array = arena.at(begin, nbytes)
-        block = self._received[id(array)] = ReceivedBlock(arena, begin, nbytes, (), id(array), holders=1)
-        block.array = weakref.ref(array, partial(self._view_ended, block))
-        return array
+        with self._lock:
+            self._drop_unviewed()
+            arena = next(iter(self._arenas), None)
+            if arena is None or 2 * (arena.blocks.used + nbytes) > arena.capacity:
+                return None
+            begin = arena.take(nbytes)
+            if begin is None:
+                return None
+            array = arena.at(begin, nbytes)
+            block = self._received[id(array)] = ReceivedBlock(arena, begin, nbytes, (), id(array), holders=1)
+            block.array = weakref.ref(array, partial(self._view_ended, block))
+            return array
 
     def drop(self, block: Block, *, lost: bool) -> None:
         """Account for a holder that has returned a block, or `lost` it: somebody may view it for ever."""
@@ -228,10 +243,11 @@ class SharedBlocks:
             self.lose(block)
         if isinstance(block, LentBlock):
             return
-        block.holders -= 1
-        if block.holders:
-            return
-        block.arena.blocks.give_back(block.begin)
+        with self._lock:
+            block.holders -= 1
+            if block.holders:
+                return
+            block.arena.blocks.give_back(block.begin)
         if self._written.get(block.key) is block:
             del self._written[block.key]
 

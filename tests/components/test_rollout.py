@@ -1,5 +1,6 @@
 """Copies stepped together give the very episodes that each would have given alone."""
 
+import os
 from collections import defaultdict
 from functools import partial
 from typing import Any
@@ -11,7 +12,9 @@ from components.playing import play
 from components.rollout import Rollout
 from components.row_memory import RowMemory
 from messages import InsertTransitionMsg
+from orchestra.actors import codec
 from orchestra.actors.arrays import is_frozen
+from orchestra.wire.blocks import SharedBlocks
 
 RNG = np.random.default_rng(0)
 
@@ -122,6 +125,45 @@ def test_a_turn_ends_with_the_step_in_which_its_last_credit_is_used(corridor, sc
     message = rollout.collect(40, 0.0, 2)
     assert message is not None
     assert message.lengths.tolist() == [3, 2, 2]
+
+
+def test_a_longer_turn_goes_on_until_it_has_enough(corridor, scripted) -> None:
+    def lengths(steps: int, longest: int, n_steps: int) -> list[int]:
+        env = corridor(4, seed=0, plan=((1,), (6,), (6,), (6,)))
+        rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+        message = rollout.collect(steps, 0.0, longest=longest, nbytes=n_steps * rollout._step_bytes)
+        assert message is not None
+        return message.lengths.tolist()
+
+    assert lengths(1, 40, 0) == [1]
+    assert lengths(1, 40, 2) == [1, 1], "the first copy ends its episode in each step"
+    assert lengths(1, 40, 1000) == [1, 1, 1], "more than half of the spare rows are used"
+    assert lengths(1, 2, 1000) == [1, 1]
+    assert lengths(5, 2, 0) == [1, 1, 1, 1, 1], "the usual turn is not cut short"
+
+
+def test_the_memory_of_a_message_is_sent_as_it_is(corridor, scripted) -> None:
+    blocks = SharedBlocks(1 << 24, os.urandom)
+    blocks.join(Nobody())
+    assert blocks.arena_to_offer({}) is not None
+    env = corridor(512, seed=0, plan=((5,),))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG, lend=blocks.lend_memory)
+    message = rollout.collect(5, 0.0)
+    assert message is not None
+    _, arrays = codec.Encoder().encode(codec.values_of(message))
+    assert blocks.find(codec.payload_buffers(arrays), codec.payload_size(arrays)) is not None
+    plain = Rollout(corridor(512, seed=0, plan=((5,),)), scripted(env.spec, seed=0), RNG).collect(5, 0.0)
+    assert plain is not None
+    for ours, theirs in zip(taken_apart(message), taken_apart(plain), strict=True):
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+class Nobody:
+    """A user of arenas that forgets nothing."""
+
+    def withdraw(self, arena: Any) -> None:
+        pass
 
 
 def test_a_step_names_the_version_that_chose_its_actions(corridor, scripted) -> None:

@@ -53,7 +53,8 @@ def frozen_value(value: Any) -> Any:
 def digested(message: M, kept: Message | None) -> tuple[M, int]:
     """Return a frozen message for a record that holds no arrays, and the bytes of memory that it takes.
 
-    Large arrays are replaced by their digests, but for those of the message `kept`, which stay in memory anyway.
+    Large arrays are replaced by their digests, but for those of the message `kept`, which stay in memory anyway. Small
+    arrays that are a part of larger memory are copied.
     """
     present = set() if kept is None else {id(array) for _, array in _all_arrays(kept)}
     wire = message.wire
@@ -65,15 +66,18 @@ def digested(message: M, kept: Message | None) -> tuple[M, int]:
             continue
         if array.nbytes < INLINE_BELOW:
             nbytes += array.nbytes
-            continue
-        plain = array if array.flags.c_contiguous else frozen_copy(array)
-        digest = Digest(array.dtype, array.shape, digest_of(plain))
-        nbytes += DIGEST_MEMORY
+            if not isinstance(array.base, np.ndarray) or array.base.nbytes <= array.nbytes:
+                continue
+            instead: Any = frozen_copy(array)  # a view would keep the memory of all arrays of the message
+        else:
+            plain = array if array.flags.c_contiguous else frozen_copy(array)
+            instead = Digest(array.dtype, array.shape, digest_of(plain))
+            nbytes += DIGEST_MEMORY
         if inner:
             group = update.get(name) or Arrays.of(dict(getattr(message, name)))
-            update[name] = Arrays.of({**group.plain(), inner: digest})
+            update[name] = Arrays.of({**group.plain(), inner: instead})
         else:
-            update[name] = digest
+            update[name] = instead
     return (message.model_copy(update=update) if update else message), nbytes
 
 

@@ -1,5 +1,6 @@
 """The flight recorder: the newest records of a node, written after a failure."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from orchestra import Actor, Axes, Message, Node, Ref, Request, Stop, freeze, on
+from orchestra import Actor, Axes, Message, MessageArrays, Node, Ref, Request, Stop, freeze, on
 from orchestra.testing import ManualClock, settle
 from orchestra.trace.format.effects import Sent
 from orchestra.trace.format.layout import digest_of
@@ -16,6 +17,7 @@ from orchestra.trace.format.records import Birth, Delivery, Digest, Gap, Record
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.capture import digested
 from orchestra.trace.recording.flight import MAX_FAILURES, FlightRing
 from orchestra.trace.recording.recorder import SNAPSHOTS_PER_RING
 from orchestra.trace.recording.settings import TraceSettings
@@ -278,6 +280,18 @@ def test_of_large_arrays_sent_to_another_node_the_flight_recorder_keeps_digests_
     ]
     for effect in effects:
         np.testing.assert_array_equal(effect.fields["few"], np.zeros(3))
+
+
+def test_small_arrays_of_larger_memory_are_copied_and_do_not_keep_it() -> None:
+    made = MessageArrays({"pixels": ((1 << 16,), np.float32), "few": ((3,), np.float32)}, lambda nbytes: None)
+    made.arrays["pixels"][:], made.arrays["few"][:] = 1.0, 2.0
+    message = PixelsMsg(**made.freeze())
+    memory = weakref.ref(message.few.base)
+    kept, nbytes = digested(message, None)
+    del message, made
+    assert memory() is None
+    assert nbytes < 4096
+    np.testing.assert_array_equal(kept.few, np.full(3, 2.0))
 
 
 def test_arrays_that_are_sent_on_are_kept_and_counted_once(tmp_path: Path, run: Run) -> None:

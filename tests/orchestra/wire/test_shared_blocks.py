@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,12 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from orchestra import Actor, Axes, Lane, Message, Node, Ref, Request, freeze, on
+from orchestra import Actor, Axes, Lane, Message, MessageArrays, Node, Ref, Request, freeze, on
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer, payload_buffers, payload_size
 from orchestra.clock import RealClock
+from orchestra.nodes import failure_detection
 from orchestra.runs.runner import run_loop
-from orchestra.wire.arena import Arena
+from orchestra.wire.arena import SURPLUS, Arena
 from orchestra.wire.blocks import LentArena, SharedBlocks
 from orchestra.wire.frames import PREFIX, Kind, Limits, frame_prefix
 from orchestra.wire.link import Link
@@ -334,6 +336,118 @@ def test_half_of_an_arena_is_left_for_what_its_node_writes() -> None:
     assert blocks.lend_memory(4 * LEAST) is not None
     assert blocks.lend_memory(4 * LEAST) is not None  # the view of the first has ended
     blocks.retire(arena)
+
+
+class WriteMsg(Message):
+    """Send a version whose array is written in the memory of messages."""
+
+    version: int
+
+
+class Writer(Actor[WriteMsg]):
+    """Writes arrays of versions in a thread, where their readers read them.
+
+    Args:
+        to: gets the versions.
+    """
+
+    def __init__(self, to: Ref[VersionMsg]) -> None:
+        self._to = to
+
+    @on(WriteMsg)
+    async def write(self, msg: WriteMsg) -> None:
+        frozen = await self.offload(self._written, msg.version)
+        await self._to.tell(VersionMsg(version=msg.version, **frozen))
+
+    def _written(self, number: int) -> dict[str, AnyArray]:
+        made = MessageArrays({"x": ((LEAST,), np.int64)}, self.message_memory)
+        made.arrays["x"][:] = number
+        return made.freeze()
+
+
+def test_arrays_that_an_actor_writes_in_the_memory_of_messages_are_read_there(run: Run, address_of: AddressOf) -> None:
+    async def main() -> None:
+        async with star(address_of("unix"), ["leaf"]) as (root, (leaf,)):
+            reader = root.ref("leaf/reader")
+            leaf.spawn("reader", Reader)
+            writer = root.spawn("writer", Writer, reader)
+            await share(root, [reader])
+            link = link_to(root, "leaf")
+            before, sent = link.statistics().memory_copied_bytes, link.statistics().memory_sent_bytes
+            for number in range(300):  # more than an arena would hold
+                await writer.tell(WriteMsg(version=number))
+                await until(lambda: root.cells["root/writer"].idle)
+                assert await reader.ask(SeenMsg()) == (number, 0)
+            assert link.statistics().memory_copied_bytes == before
+            assert link.statistics().memory_sent_bytes > sent + 299 * 8 * LEAST
+            await reader.tell(ForgetMsg())
+            await until(lambda: held(root) == 0)
+
+    run(main())
+
+
+def test_memory_is_lent_in_any_number_of_threads() -> None:
+    blocks = SharedBlocks(256 * LEAST, os.urandom)
+    blocks.join(Nobody())
+    arena = blocks.arena_to_offer({})
+    assert arena is not None
+    torn = []
+
+    def write(number: int) -> None:
+        for _ in range(300):
+            array = blocks.lend_memory(2 * LEAST)
+            if array is not None:
+                array[:] = number
+                torn.append(not (array == number).all())
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(torn) > 300
+    assert not any(torn)
+    blocks._drop_unviewed()
+    assert arena.blocks.used == 0
+    blocks.retire(arena)
+
+
+def test_memory_that_was_needed_once_is_returned_after_two_heartbeats() -> None:
+    blocks = SharedBlocks(256 * LEAST, os.urandom)
+    blocks.join(Nobody())
+    arena = blocks.arena_to_offer({})
+    assert arena is not None
+    kept, large = blocks.lend_memory(LEAST), blocks.lend_memory(100 * LEAST)
+    assert kept is not None
+    kept[:] = 1
+    del large
+    blocks._drop_unviewed()
+    provided = []
+    for _ in range(3):  # the first ends the period in which it was needed
+        blocks.end_period()
+        provided.append(os.fstat(arena.descriptor).st_blocks * 512)
+    assert provided == [101 * LEAST, 101 * LEAST, LEAST]
+    assert (kept == 1).all()
+    blocks.retire(arena)
+
+
+def test_a_node_at_rest_returns_the_memory_of_what_it_has_sent(
+    run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_detection, "HEARTBEAT_S", 0.05)
+
+    async def main() -> None:
+        async with star(address_of("unix"), ["leaf"]) as (root, (leaf,)):
+            reader = root.ref("leaf/reader")
+            leaf.spawn("reader", Reader)
+            await share(root, [reader])
+            await reader.tell(version(0, 4 << 20))
+            await reader.tell(ForgetMsg())
+            await until(lambda: held(root) == 0)
+            (arena,) = root.peers._settings.shared_memory._arenas
+            await until(lambda: os.fstat(arena.descriptor).st_blocks * 512 <= SURPLUS)
+
+    run(main())
 
 
 def test_the_room_grows_with_the_number_of_peers_that_keep_what_they_get(run: Run, address_of: AddressOf) -> None:
