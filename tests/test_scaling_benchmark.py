@@ -55,7 +55,7 @@ def test_the_table_compares_medians_with_the_targets(scaling: ModuleType) -> Non
     assert lines[-1] == "serial steps/s: 90"
 
 
-def test_the_processor_time_of_playing_and_saving_is_that_of_threads_beside_the_event_loops(scaling: ModuleType) -> None:
+def test_playing_and_saving_have_threads_beside_the_event_loops(scaling: ModuleType) -> None:
     def process(pid: int, **threads: float) -> SimpleNamespace:
         found = [
             SimpleNamespace(id=pid if name == "main" else pid + 1, user_time=seconds, system_time=1.0)
