@@ -86,6 +86,11 @@ def test_a_batch_may_mix_versions_and_what_is_too_old_is_left_out_and_counted(
     run(main())
 
 
+@pytest.mark.parametrize("name", ["ppo", "ippo", "mappo"])
+def test_clipped_ratios_are_taken_of_steps_that_are_one_version_old_at_most(name: str) -> None:
+    assert class_of(name).max_staleness == 1
+
+
 def test_a_batch_that_is_all_too_old_is_answered_and_moves_no_version(run, stage, scripted) -> None:
     class Fresh(scripted):
         max_staleness = 0

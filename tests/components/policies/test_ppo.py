@@ -181,6 +181,47 @@ def test_every_sample_is_learned_from_once_an_epoch_and_none_changes(monkeypatch
         assert torch.equal(rows.log_prob, before[0])
 
 
+@pytest.mark.parametrize("kind", ["mappo without memory", "continuous"])
+def test_steps_carry_version_and_log_probability_of_what_chose_them_also_after_a_load_in_mid_episode(kind) -> None:
+    name, env, options = KINDS[kind]
+    game = env(5) if env else Skirmish("3m", 6, seed=4)
+    algorithm = ALGORITHMS[name].configured(**options)
+    learners = {version: algorithm.learner(game.spec, seed=version) for version in (1, 2)}
+    for version, learner in learners.items():
+        learner.learner.network.actor.head.weight.data *= 100.0 * version  # far apart
+    acting = algorithm.acting(game.spec, seed=0)
+    rollout = Rollout(game, acting, np.random.default_rng(0), segment_length=200)
+    message = None
+    for version, learner in learners.items():
+        acting.load(learner.params())
+        rollout.version = version
+        assert message is None, "no episode has ended before the load"
+        message = rollout.collect(5 if version == 1 else 60, 1.0)
+    assert message is not None
+    replay = FreshEpisodes(rollout.schema, 500)
+    replay.insert(segments_of(message))
+    batch = replay.sample(message.segments, np.random.default_rng(0)).batch
+    real = np.arange(batch.versions.shape[1]) < batch.lengths[:, None]
+    across = batch.versions[:, 0] == 1
+    assert across.sum() == game.n_envs
+    assert (batch.versions[across, :5] == 1).all()
+    assert (batch.versions[across, 5:][real[across, 5:]] == 2).all()
+    for version, learner in learners.items():
+        own = learner.learner.log_prob(batch)
+        chosen = real & (batch.versions == version)
+        np.testing.assert_allclose(own[chosen], batch["log_prob"][chosen], atol=1e-5)
+        assert np.abs(own - batch["log_prob"])[real & ~chosen].max() > 0.01, "of the other version it would be another"
+
+
+def test_without_a_correction_the_ratio_of_an_old_step_is_to_the_policy_that_acted() -> None:
+    learner, batch = play("mappo")
+    for _ in range(2):
+        learner.learn(batch)
+    assert np.abs(learner.log_prob(batch) - batch["log_prob"]).max() > 0.01
+    acted = real_rows(batch["log_prob"], batch.lengths).reshape(-1)
+    np.testing.assert_array_equal(learner.rows(batch).log_prob, acted)
+
+
 @pytest.mark.parametrize("kind", ["mappo in chunks of 7", "continuous"])
 def test_v_trace_changes_nothing_on_policy_and_later_weighs_steps_by_the_policy_before_the_update(kind) -> None:
     name, env, options = KINDS[kind]
@@ -271,6 +312,8 @@ def test_the_dead_do_not_count_but_for_their_values_without_a_mask(value_masks) 
     other = copy.deepcopy(rows)
     other.advantage[dead] += 100.0
     other.log_prob[dead] -= 3.0
+    assert not other.actions[dead].any(), "the dead do nothing"
+    other.actions[dead] = 3
     policy_after, value_after, gradient_after = gradients(other)
     assert policy_after == policy
     torch.testing.assert_close(gradient_after, gradient, atol=0, rtol=0)
