@@ -1,6 +1,7 @@
 """Where workers decide when to load, parameters travel to those that ask, once for a host; announcements go to all."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from components.orchestrator import Orchestrator
 from components.policies import ALGORITHMS
 from components.replay_buffers import SampleToInsertRatio
 from components.schedule import LinearSchedule
-from components.synchronization import SyncRule
+from components.synchronization import Synchronizer, SyncRule
 from components.trainer import Trainer
 from components.worker import RETRY_S, Worker
 from components.worker_proxy import WorkerProxy
 from messages import (
+    BatchTrainingDataMsg,
     ClaimRoleMsg,
     CollectMsg,
     EvaluationResultMsg,
@@ -335,6 +337,23 @@ def test_synchronising_always_sends_every_version_to_all_and_counts_it(run, stag
 # The Trainer ----------------------------------------------------------------------------------------------------------
 
 
+def batch(number: int) -> BatchTrainingDataMsg:
+    return team_batch(
+        obs=np.ones((4, 6, 2, 4), np.float32),
+        state=np.zeros((4, 6, 3), np.float32),
+        available=np.ones((4, 6, 2, 3), np.bool_),
+        actions=np.zeros((4, 5, 2), np.int64),
+        reward=np.zeros((4, 5), np.float32),
+        lengths=np.full(4, 5, np.int32),
+        terminated=np.ones(4, np.bool_),
+        epsilon=np.zeros(4, np.float32),
+        weights=np.ones(4, np.float32),
+        indices=np.arange(4),
+        generations=np.arange(4),
+        number=number,
+    )
+
+
 def test_a_trainer_publishes_a_digest_before_the_parameters_of_its_version(run, stage) -> None:
     async def main() -> None:
         async with stage() as scene:
@@ -344,22 +363,8 @@ def test_a_trainer_publishes_a_digest_before_the_parameters_of_its_version(run, 
             trainer = scene.node.spawn(
                 "trainer", Trainer, spec=SPEC, policy=ALGORITHMS["iql"].learner, to=up.ref, sync=SyncRule("kl", 0.1)
             )
-            message = team_batch(
-                obs=np.ones((4, 6, 2, 4), np.float32),
-                state=np.zeros((4, 6, 3), np.float32),
-                available=np.ones((4, 6, 2, 3), np.bool_),
-                actions=np.zeros((4, 5, 2), np.int64),
-                reward=np.zeros((4, 5), np.float32),
-                lengths=np.full(4, 5, np.int32),
-                terminated=np.ones(4, np.bool_),
-                epsilon=np.zeros(4, np.float32),
-                weights=np.ones(4, np.float32),
-                indices=np.arange(4),
-                generations=np.arange(4),
-                number=1,
-            )
             for number in (1, 2):
-                await trainer.tell(message.model_copy(update={"number": number}))
+                await trainer.tell(batch(number))
             await scene.settle()
             order = [(type(msg), getattr(msg, "version", None)) for msg in up.told]
             assert [each for each in order if each[0] is not TrainResultMsg] == [
@@ -373,6 +378,47 @@ def test_a_trainer_publishes_a_digest_before_the_parameters_of_its_version(run, 
             ]
             state = scene.node.cell(trainer.address).actor.snapshot()
             assert state["probes"] == up.of(ProbesMsg)[0]
+
+    run(main())
+
+
+def test_a_trainer_that_is_started_again_counts_on_and_no_worker_loads_what_is_older_than_its_own(
+    run, stage, tmp_path: Path
+) -> None:
+    kinds = (ClaimRoleMsg, LoadParamsMsg, TrainResultMsg, ProbesMsg, VersionMsg)
+    factory = {"spec": SPEC, "policy": ALGORITHMS["iql"].learner, "sync": SyncRule("kl", 0.0)}
+    worker, acting = Synchronizer(SyncRule("kl", 0.0)), ALGORITHMS["iql"].acting(SPEC, seed=0)
+    loads: list[int] = []
+
+    def hear(told: list[Any]) -> None:
+        newest = {msg.version: msg for msg in told if isinstance(msg, LoadParamsMsg)}
+        for msg in told:
+            if isinstance(msg, ProbesMsg):
+                worker.take_probes(msg)
+            elif isinstance(msg, VersionMsg) and worker.decide(acting, msg):
+                loads.append(msg.version)
+                assert worker.loaded(newest[msg.version])
+                acting.load(newest[msg.version].params)
+            elif isinstance(msg, LoadParamsMsg) and worker.version is not None and msg.version <= worker.version:
+                assert not worker.loaded(msg)
+
+    async def part(resume_from: Path | None, *numbers: int) -> list[int]:
+        async with stage(run_directory=tmp_path, resume_from=resume_from) as scene:
+            up = scene.probe("up", *kinds, answers={ClaimRoleMsg: ""})
+            trainer = scene.node.spawn("trainer", Trainer, to=up.ref, **factory)
+            for number in numbers:
+                await trainer.tell(batch(number))
+            saved = await trainer.ask(SaveCheckpointMsg(env_steps=10))
+            await scene.settle()
+            assert Path(saved).parent == tmp_path / "checkpoints"
+            hear(up.told)
+            return [msg.version for msg in up.of(LoadParamsMsg)]
+
+    async def main() -> None:
+        assert await part(None, 1, 2) == [0, 1, 2]
+        assert await part(tmp_path / "state" / "steps-0000000010", 3, 4) == [2, 3, 4]
+        assert loads == [1, 2, 3, 4]
+        assert worker.version == 4
 
     run(main())
 
