@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
 from components.experience import EPSILON, FieldSpec
-from components.policies.acting import HIDDEN_SIZE, Acted, ActingPolicy, RecurrentActing, epsilon_greedy
+from components.policies.acting import (
+    HIDDEN_SIZE,
+    RECURRENT_PROBE_FRAMES,
+    Acted,
+    ActingPolicy,
+    RecurrentActing,
+    epsilon_greedy,
+)
 from orchestra import UsageError
 
 Upper = Literal["learned", "random"]
@@ -112,6 +119,8 @@ class HierarchicalActing(ActingPolicy):
         upper: "random" draws sub-tasks uniformly, whatever ε is.
     """
 
+    probe_frames = RECURRENT_PROBE_FRAMES
+
     def __init__(self, levels: Levels, *, hidden_size: int = HIDDEN_SIZE, upper: Upper = "learned") -> None:
         self.levels, self.upper = levels, upper
         self.fields = levels.fields
@@ -136,16 +145,50 @@ class HierarchicalActing(ActingPolicy):
         rng: np.random.Generator,
     ) -> Acted:
         levels, available = self.levels, np.asarray(frames["available"])
-        memory, before, age = hidden[..., :-2], hidden[..., -2].astype(np.int64), hidden[..., -1]
-        told = levels.done(before, np.asarray(last_actions))
-        said, after = self._network.values(np.ascontiguousarray(frames["obs"]), told, np.ascontiguousarray(memory))
-        subtasks = np.where(age == 0.0, self._chosen(said[..., : levels.n_subtasks], epsilon, rng), before)
+        said, after = self._said(frames, last_actions, hidden)
+        chosen = self._chosen(said[..., : levels.n_subtasks], epsilon, rng)
+        subtasks, q, state = self._lower(said, after, chosen, hidden)
         offered = levels.offered(available, subtasks)
-        values = np.take_along_axis(said[..., None, :], levels.parts[subtasks].reshape(*subtasks.shape, 1, -1), -1)
-        q = values.reshape(*available.shape, -1).sum(-1)
         actions = epsilon_greedy(np.where(offered, q, -np.inf), offered, epsilon, rng)
+        return Acted(actions, state, {"subtask": subtasks})
+
+    def outputs(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
+        """Return the values of all actions in the sub-task of each agent. Where one begins, it is the greedy one."""
+        said, after = self._said(frames, last_actions, hidden)
+        _, q, state = self._lower(said, after, said[..., : self.levels.n_subtasks].argmax(-1), hidden)
+        return {"logits": q}, state
+
+    def _said(
+        self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the network's outputs (n, A, V) and its next state (n, A, H)."""
+        memory, before = hidden[..., :-2], hidden[..., -2].astype(np.int64)
+        told = self.levels.done(before, np.asarray(last_actions))
+        return self._network.values(np.ascontiguousarray(frames["obs"]), told, np.ascontiguousarray(memory))
+
+    def _lower(
+        self,
+        said: NDArray[np.float32],
+        after: NDArray[np.float32],
+        chosen: NDArray[np.int64],
+        hidden: NDArray[np.float32],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Return sub-tasks (n, A), values of their actions (n, A, U), and the next recurrent state.
+
+        Args:
+            said: outputs of the network.
+            after: its next state.
+            chosen: (n, A), the sub-tasks that begin where the one before has ended.
+            hidden: the recurrent state before the step.
+        """
+        levels, age = self.levels, hidden[..., -1]
+        subtasks = np.where(age == 0.0, chosen, hidden[..., -2].astype(np.int64))
+        values = np.take_along_axis(said[..., None, :], levels.parts[subtasks].reshape(*subtasks.shape, 1, -1), -1)
+        q = values.reshape(*subtasks.shape, levels.spec.n_actions, -1).sum(-1)
         state = np.concatenate([after, subtasks[..., None], ((age + 1) % levels.subtask_steps)[..., None]], -1)
-        return Acted(actions, state.astype(np.float32), {"subtask": subtasks})
+        return subtasks, q, state.astype(np.float32)
 
     def _chosen(self, values: NDArray[np.float32], epsilon: float, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return new sub-tasks (n, A), by their values (n, A, S)."""

@@ -8,12 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.digests import Digests
 from components.envs.base import EnvSpec, Subtask
 from components.policies import ALGORITHMS, EpisodeBatch
 from components.policies.acting import RecurrentActing, epsilon_greedy
 from components.policies.hierarchical import Hierq
 from components.policies.hierarchical_acting import HierarchicalActing, Levels
 from components.policies.hierarchical_learning import Choices, by_part
+from components.synchronization import compare, probe_outputs
 from orchestra import UsageError
 
 SPEC = EnvSpec(
@@ -238,6 +240,28 @@ def test_workers_act_as_the_learner_does():
         np.testing.assert_array_equal(mine, theirs)
     np.testing.assert_array_equal(told[0].actions, told[1].actions)
     np.testing.assert_allclose(told[0].hidden, told[1].hidden, atol=1e-6)
+
+
+def test_versions_are_compared_by_the_values_of_actions_in_the_greedy_sub_task():
+    policy, rng = learner(dtype=torch.float32), np.random.default_rng(2)
+    acting = ALGORITHMS["hierq"].configured(subtask_steps=3).acting(SPEC, seed=0)
+    acting.load(policy.params())
+    last, hidden = np.full((20, 2), -1), acting.initial_hidden(20)
+    for _ in range(7):  # over the ends of two sub-tasks
+        frames = {"obs": rng.normal(size=(20, 2, 3)).astype(np.float32), "available": rng.random((20, 2, 6)) < 0.7}
+        frames["available"][..., 0] = True
+        said, after = acting.outputs(frames, last, hidden)
+        acted = acting.act_on(frames, last, hidden, epsilon=0.0, rng=rng)
+        offered = policy.learner.levels.offered(frames["available"], acted.fields["subtask"])
+        np.testing.assert_array_equal(np.where(offered, said["logits"], -np.inf).argmax(-1), acted.actions)
+        np.testing.assert_array_equal(after, acted.hidden)
+        last, hidden = acted.actions, acted.hidden
+    drawn, news = Digests(SPEC.schema, policy, np.random.default_rng(0)).make(1, drawn_batch(4, n=20))
+    assert compare(probe_outputs(acting, drawn), news.outputs, drawn, "kl") < 1e-6
+    other = ALGORITHMS["hierq"].configured(subtask_steps=3).acting(SPEC, seed=0)
+    other.load(learner(seed=9, dtype=torch.float32).params())
+    assert compare(probe_outputs(other, drawn), news.outputs, drawn, "kl") > 1e-5
+    assert drawn.inputs["last_actions"].shape[1] == 8
 
 
 def test_both_levels_learn_a_task_of_two_levels():
