@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from time import monotonic, sleep
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -182,6 +183,34 @@ class Env(ABC):
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing, and need not say so)
         """Release processes, sockets and files. The default holds none."""
+
+
+class TimedEnv(Env):
+    """An environment that makes a step at once, and shows it at a later time: one thread can wait for many of them."""
+
+    waits = True
+
+    @abstractmethod
+    def begin_step(self, actions: NDArray[np.int64]) -> float:
+        """Make one step in every copy, `actions` (B, A); return the time from which its arrays may be read.
+
+        The time is that of `time.monotonic`, in seconds.
+
+        Raises:
+            ValueError: as `step`.
+        """
+
+    def step(self, actions: NDArray[np.int64]) -> None:
+        """Make one step in every copy, `actions` (B, A), and wait until its time has passed.
+
+        The wait neither uses the processor nor holds the GIL.
+
+        Raises:
+            ValueError: as the environment; nothing has been stepped then.
+        """
+        left = self.begin_step(actions) - monotonic()
+        if left > 0.0:
+            sleep(left)
 
 
 def preload(make: Callable[..., Env]) -> None:

@@ -10,13 +10,13 @@ The mean is 10.04 ms. B copies, A agents.
 """
 
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import Env
+from components.envs.base import Env, TimedEnv
 
 STRAGGLERS = 0.04
 """Part of the steps that are stragglers."""
@@ -31,7 +31,7 @@ _DRAWN = "game_speed/drawn"
 _STREAM = 0x5EED  # apart from what else is drawn from the same seed
 
 
-class GameSpeed(Env):
+class GameSpeed(TimedEnv):
     """B copies of an environment, each of whose steps takes as long as one of the real game.
 
     A step waits without using the processor or holding the GIL, until the time that was drawn for it has passed. What
@@ -51,8 +51,6 @@ class GameSpeed(Env):
     Raises:
         ValueError: an unknown value of `copies`, or what `make` raises.
     """
-
-    waits = True
 
     def __init__(
         self,
@@ -97,17 +95,15 @@ class GameSpeed(Env):
         """
         self._env.reset(which)
 
-    def step(self, actions: NDArray[np.int64]) -> None:
-        """Make one step in every copy, `actions` (B, A), and wait until its time has passed.
+    def begin_step(self, actions: NDArray[np.int64]) -> float:
+        """Make one step in every copy, `actions` (B, A); return when the time that was drawn for it has passed.
 
         Raises:
             ValueError: as the environment; nothing has been stepped or drawn then.
         """
         began = monotonic()
         self._env.step(actions)
-        left = began + self._duration() - monotonic()
-        if left > 0.0:
-            sleep(left)
+        return began + self._duration()
 
     def failed_copies(self) -> NDArray[np.bool_] | None:
         """Return which copies (B,) lost their episode in the last step, or None if no copy ever does."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.asynchronous.arrays import Fields, Rows
-from components.envs.base import Env
+from components.envs.base import Env, TimedEnv
 
 
 class Hosted(Protocol):
@@ -31,6 +31,16 @@ class Hosted(Protocol):
 
     def close(self) -> None:
         """Close the environment."""
+
+
+class HostedTimed(Hosted, Protocol):
+    """One copy of an environment whose steps are shown at a later time."""
+
+    def begin(self, rows: Rows) -> float:
+        """Make a step, and write nothing yet; return when `finish` may be called, by `time.monotonic`."""
+
+    def finish(self, rows: Rows) -> dict[str, Any] | None:
+        """Show the step; return infos, or None if the episode was lost and another has begun."""
 
 
 FLAGS = ("terminated", "truncated", "won")
@@ -64,6 +74,10 @@ class HostedEnv:
 
     def step(self, rows: Rows) -> dict[str, Any] | None:
         self._env.step(rows["actions"][None].copy())
+        return self.finish(rows)
+
+    def finish(self, rows: Rows) -> dict[str, Any] | None:
+        """Write what the last step made; return infos, or None if the episode was lost and another has begun."""
         lost = self._env.failed_copies()
         self._show(rows)
         return None if lost is not None and lost[0] else {}
@@ -95,6 +109,22 @@ class HostedEnv:
                 raise ValueError(f"{name} has the shape {array.shape[1:]}, must be {row.shape}")
             self._parts.append(_Part(name, array, array[0, ...], row))
         self._written = rows
+
+
+class HostedTimedEnv(HostedEnv):
+    """One copy of a `TimedEnv`.
+
+    Raises:
+        ValueError: the environment has several copies.
+    """
+
+    def __init__(self, env: TimedEnv) -> None:
+        super().__init__(env)
+        self._timed = env
+
+    def begin(self, rows: Rows) -> float:
+        """Make a step, and write nothing yet; return when `finish` may be called, by `time.monotonic`."""
+        return self._timed.begin_step(rows["actions"][None].copy())
 
 
 class _Part(NamedTuple):

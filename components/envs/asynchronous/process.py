@@ -15,10 +15,12 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from heapq import heappop, heappush
+from time import monotonic
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,8 @@ from numpy.typing import NDArray
 from components.envs.asynchronous import frames
 from components.envs.asynchronous.arrays import Fields, Rows, shared_arrays
 from components.envs.asynchronous.factories import built
-from components.envs.asynchronous.hosted import Hosted, HostedEnv
+from components.envs.asynchronous.hosted import Hosted, HostedEnv, HostedTimed, HostedTimedEnv
+from components.envs.base import TimedEnv
 from orchestra import UsageError
 
 MOST_COPIES = 100
@@ -117,7 +120,8 @@ def _asked_of_a_fork(control: socket.socket, kind: str, make: Callable[..., Any]
 def _description(kind: str, make: Callable[..., Any]) -> dict[str, Any]:
     try:
         env = _hosted(kind, make, seed=0)
-        said = {"fields": env.fields, "about": env.about, "preload": env.preload}
+        timed = isinstance(env, HostedTimedEnv)
+        said = {"fields": env.fields, "about": env.about, "preload": env.preload, "timed": timed}
         env.close()
         return said
     except UsageError as error:
@@ -140,22 +144,36 @@ class _Copy:
 
     def serve(self) -> None:
         """Make the environment and do what is asked, until it is closed or fails, or its owner is gone."""
-        try:
-            env = _hosted(self.kind, self.make, self.seed)
-            if env.fields != self.fields:
-                raise ValueError(f"its arrays are {env.fields}, those of the first were {self.fields}")
+        with self.reported():
+            env = self.hosted()
             while command := os.read(self.commands, 1):
                 if command == frames.STEP:
-                    infos = env.step(self.rows)
+                    self.reply(env.step(self.rows))
                 elif command == frames.RESET:
-                    infos = env.reset(self.rows, frames.read_body(self.commands))
+                    self.reply(env.reset(self.rows, frames.read_body(self.commands)))
                 else:
                     env.close()
                     return
-                if infos:
-                    frames.write(self.replies, frames.INFO, infos)
-                else:
-                    os.write(self.replies, frames.RENEWED if infos is None else frames.DONE)
+
+    def hosted(self) -> Hosted:
+        """Make the environment."""
+        env = _hosted(self.kind, self.make, self.seed)
+        if env.fields != self.fields:
+            raise ValueError(f"its arrays are {env.fields}, those of the first were {self.fields}")
+        return env
+
+    def reply(self, infos: dict[str, Any] | None) -> None:
+        """Say that a step or a reset is made."""
+        if infos:
+            frames.write(self.replies, frames.INFO, infos)
+        else:
+            os.write(self.replies, frames.RENEWED if infos is None else frames.DONE)
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Report a failure within the block to the owner, which then ends this process."""
+        try:
+            yield
         except UsageError as error:
             self._report(frames.REFUSED, str(error))
         except Exception as error:  # the owner gets every failure as an answer
@@ -167,17 +185,50 @@ class _Copy:
         threading.Event().wait()  # until the owner, which has read it, ends this process
 
 
+def serve_together(copies: Sequence[_Copy]) -> None:
+    """Serve copies of a `TimedEnv` in this thread, until all are closed or one fails, or their owner is gone."""
+    envs: dict[int, tuple[_Copy, HostedTimed]] = {}
+    due: list[tuple[float, int]] = []  # a heap of the steps under way: time, descriptor of the copy's commands
+    with select.epoll() as epoll:
+        for copy in copies:
+            with copy.reported():
+                envs[copy.commands] = copy, cast("HostedTimed", copy.hosted())
+            epoll.register(copy.commands, select.EPOLLIN)
+        while envs:
+            # Waiting by `select` is exact to microseconds, by `epoll` to a millisecond.
+            select.select([epoll], [], [], max(due[0][0] - monotonic(), 0.0) if due else None)
+            for descriptor, _ in epoll.poll(0.0, len(copies)):
+                copy, env = envs[descriptor]
+                with copy.reported():
+                    command = os.read(descriptor, 1)
+                    if command == frames.STEP:
+                        heappush(due, (env.begin(copy.rows), descriptor))
+                    elif command == frames.RESET:
+                        copy.reply(env.reset(copy.rows, frames.read_body(descriptor)))
+                    else:
+                        if command:
+                            env.close()
+                        epoll.unregister(descriptor)
+                        del envs[descriptor]
+            now = monotonic()
+            while due and due[0][0] <= now:
+                copy, env = envs[heappop(due)[1]]
+                with copy.reported():
+                    copy.reply(env.finish(copy.rows))
+
+
 def _hosted(kind: str, make: Callable[..., Any], seed: int) -> Hosted:
     """Make one copy; `kind` says which of the two classes hosts it: "env" or "gymnasium"."""
     if kind == "env":
-        return HostedEnv(make(1, seed=seed))
+        env = make(1, seed=seed)
+        return HostedTimedEnv(env) if isinstance(env, TimedEnv) else HostedEnv(env)
     from components.envs.asynchronous.hosted_gymnasium import HostedGymnasium
 
     return HostedGymnasium(make())
 
 
 def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], descriptors: list[int]) -> None:
-    """Serve the copies of this process, a thread for each, and end; an error ends it too."""
+    """Serve the copies of this process and end; an error ends it too. Copies that block have a thread each."""
     try:
         gc.enable()
         memory, *pipes = descriptors
@@ -194,6 +245,9 @@ def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], de
                 request["copies"], request["seeds"], pipes[::2], pipes[1::2], strict=True
             )
         ]
+        if request["timed"] and len(copies) > 1:
+            serve_together(copies)
+            return
         others = [threading.Thread(target=copy.serve, daemon=True) for copy in copies[1:]]
         for other in others:
             other.start()

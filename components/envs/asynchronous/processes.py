@@ -55,6 +55,7 @@ class Template:
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._timed = False  # whether one thread serves all copies of a process
 
     def describe(self) -> dict[str, Any]:
         """Start the process; return what it says of the environment: `fields` and `about`.
@@ -85,6 +86,7 @@ class Template:
         if "error" in said:
             self.close()
             raise Trouble(str(said["error"]))
+        self._timed = bool(said["timed"])
         return dict(said)
 
     def fork(self, copies: list[int], seeds: list[int], fields: Any, capacity: int, memory: int) -> EnvProcess:
@@ -98,7 +100,7 @@ class Template:
         pipes = [os.pipe() for _ in range(2 * len(copies))]
         (reads, own_writes), (own_reads, writes) = (zip(*part, strict=True) for part in (pipes[::2], pipes[1::2]))
         theirs = [memory, *(each for pair in zip(reads, writes, strict=True) for each in pair)]
-        request = {"copies": copies, "seeds": seeds, "fields": fields, "capacity": capacity}
+        request = {"copies": copies, "seeds": seeds, "fields": fields, "capacity": capacity, "timed": self._timed}
         try:
             pid = int(self._ask(request, theirs))
         except BaseException:

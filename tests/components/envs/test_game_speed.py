@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from components.envs import Skirmish, game_speed
+from components.envs import Skirmish, base, game_speed
 from components.envs.game_speed import MEAN_S, STRAGGLER_S, USUAL_S, GameSpeed
 
 
@@ -25,8 +25,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(game_speed, "monotonic", lambda: clock.seconds)
-    monkeypatch.setattr(game_speed, "sleep", clock.sleep)
+    for module in (base, game_speed):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.seconds)
+    monkeypatch.setattr(base, "sleep", clock.sleep)
     return clock
 
 
