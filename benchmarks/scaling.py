@@ -72,12 +72,12 @@ TARGETS = {
     "proxy PSS": Target("memory of the proxy", 50.0, most=True, unit="MB"),
 }
 AT_64 = ("--workers=1", "--envs-per-worker=64")
-ASYNCHRONOUS = ("--envs-per-process=8", "--min-batch=8")
+ASYNCHRONOUS = ("--envs-per-process=8",)
 IDLE = f"--learning-starts={NEVER}"
 LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Record], bool]]] = {
     "game 12": ((), trains),
     "game 64": ((*AT_64, *ASYNCHRONOUS, IDLE), collects),
-    "game 256": (("--workers=2", "--envs-per-worker=128", "--envs-per-process=32", "--min-batch=16", IDLE), collects),
+    "game 256": (("--workers=2", "--envs-per-worker=128", "--envs-per-process=64", "--min-batch=16", IDLE), collects),
     "lock-step 64": ((*AT_64, "--no-asynchronous", IDLE), collects),
 }
 """What is added to AWL-QMIX at the speed of the game, and where its steady state begins."""
