@@ -46,9 +46,8 @@ class AsyncEnv(Env):
         seed: of the environments; each has its own, and another after a restart.
         min_batch: copies to wait for, at most B.
         max_wait_s: for how long, from the first of them, if `min_batch` is less than B; rounded up to milliseconds.
-        envs_per_process: environments in a process. They crash together. Each has a thread of its own, but those that are a
-            `TimedEnv` share one. More than one
-            suits environments that wait outside Python, as for a game or a network.
+        envs_per_process: environments in a process. They crash together. Each has a thread of its own, but those of a
+            `TimedEnv` share one. More than one suits environments that wait outside Python, as for a game or a network.
         step_timeout_s: an environment whose step takes longer hangs.
         start_timeout_s: likewise for making an environment and for beginning an episode.
 
