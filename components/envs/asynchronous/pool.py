@@ -127,6 +127,7 @@ class Pool:
         self._next_check = np.inf
         self._results: list[Result] = []
         self._by_reply: dict[int, int] = {}
+        self._by_done: dict[int, EnvProcess] = {}
         self._epoll = select.epoll()
         self._most_events = min(copies, 256)
         self._closed = False
@@ -146,14 +147,25 @@ class Pool:
         self._sent(copies, self._step_s)
         for b in copies:
             self._tasks[b] = _Task.STEPPING
+        together: dict[EnvProcess, list[int]] = {}
         for b in copies:
             process = self._processes[b]
             if process is None:  # it ended with another copy, just now
+                continue
+            if process.steps is not None:
+                together.setdefault(process, []).append(b)
                 continue
             try:
                 os.write(process.commands[b], frames.STEP)
             except OSError as error:
                 self._fail(process, b, Trouble(f"it is gone ({error})"))
+        for process, of_process in together.items():
+            assert process.steps is not None
+            first = process.copies[0]
+            try:
+                os.write(process.steps, bytes([b - first for b in of_process]))
+            except OSError as error:
+                self._fail(process, of_process[0], Trouble(f"it is gone ({error})"))
 
     def reset(self, copies: Sequence[int], options: Sequence[dict[str, Any]] | None = None) -> None:
         """Begin an episode in each of these copies; start their processes where there are none.
@@ -247,12 +259,17 @@ class Pool:
         assert process is not None
         poll = select.poll()
         poll.register(process.replies[b], select.POLLIN)
+        if process.done is not None:
+            poll.register(process.done, select.POLLIN)
         poll.poll(patience * 1e3)
 
     def _take(self, descriptor: int) -> None:
-        """Read the reply of a copy."""
+        """Read the reply of a copy, or of several that have made a step."""
         b = self._by_reply.get(descriptor)
-        if b is None:  # it ended with another copy of its process, a moment ago
+        if b is None:
+            of_several = self._by_done.get(descriptor)
+            if of_several is not None:  # else it ended with another copy of its process, a moment ago
+                self._take_together(of_several, descriptor)
             return
         process = self._processes[b]
         assert process is not None
@@ -265,6 +282,21 @@ class Pool:
                 raise Trouble("it crashed")
             self._data[b] += data
             self._parse(b)
+        except (Trouble, OSError) as error:
+            self._fail(process, b, error)
+
+    def _take_together(self, process: EnvProcess, descriptor: int) -> None:
+        """Read which copies of a process have made a step."""
+        b = process.copies[0]
+        try:
+            made = os.read(descriptor, _MUCH)
+            if not made:
+                raise Trouble("it crashed")
+            for place in made:
+                if place >= len(process.copies):
+                    raise Trouble(f"it answered with nonsense: a step of copy {place} of {len(process.copies)}")
+                b = process.copies[place]
+                self._done(b, _NO_INFOS)
         except (Trouble, OSError) as error:
             self._fail(process, b, error)
 
@@ -348,6 +380,9 @@ class Pool:
             self._data[each].clear()
             self._by_reply[process.replies[each]] = each
             self._epoll.register(process.replies[each], select.EPOLLIN)
+        if process.done is not None:
+            self._by_done[process.done] = process
+            self._epoll.register(process.done, select.EPOLLIN)
 
     def _fail(self, process: EnvProcess, b: int, trouble: Exception, *, count: bool = True) -> None:
         """End a process, in which copy `b` failed. Copies that lose an episode become ready; resets are made again."""
@@ -361,6 +396,9 @@ class Pool:
             self._epoll.unregister(descriptor)
             del self._by_reply[descriptor]
             self._processes[each] = None
+        if process.done is not None:
+            self._epoll.unregister(process.done)
+            del self._by_done[process.done]
         process.kill()
         self._template.reap(process)
         again, lost = [], []

@@ -45,7 +45,7 @@ def main(descriptor: int) -> None:
             request, _ = frames.receive_message(control)
             kind, make = request["kind"], _described(control, request)
             while make is not None:
-                request, descriptors = frames.receive_message(control, 2 * MOST_COPIES + 1)
+                request, descriptors = frames.receive_message(control, 2 * MOST_COPIES + 3)
                 if "reap" in request:
                     os.waitpid(request["reap"], 0)
                     children.discard(request["reap"])
@@ -185,36 +185,57 @@ class _Copy:
         threading.Event().wait()  # until the owner, which has read it, ends this process
 
 
-def serve_together(copies: Sequence[_Copy]) -> None:
-    """Serve copies of a `TimedEnv` in this thread, until all are closed or one fails, or their owner is gone."""
-    envs: dict[int, tuple[_Copy, HostedTimed]] = {}
-    due: list[tuple[float, int]] = []  # a heap of the steps under way: time, descriptor of the copy's commands
+def serve_together(copies: Sequence[_Copy], steps: int, done: int) -> None:
+    """Serve copies of a `TimedEnv` in this thread, until all are closed or one fails, or their owner is gone.
+
+    Args:
+        copies: 255 at most.
+        steps: descriptor that gives the places of the copies that are to make a step, a byte each.
+        done: descriptor that takes the places of those that have made one.
+    """
+    envs: list[HostedTimed] = []
+    places: dict[int, int] = {}  # by the descriptors of the copies' own commands
+    due: list[tuple[float, int]] = []  # a heap of the steps under way: time, place of the copy
     with select.epoll() as epoll:
-        for copy in copies:
+        epoll.register(steps, select.EPOLLIN)
+        for place, copy in enumerate(copies):
             with copy.reported():
-                envs[copy.commands] = copy, cast("HostedTimed", copy.hosted())
+                envs.append(cast("HostedTimed", copy.hosted()))
             epoll.register(copy.commands, select.EPOLLIN)
-        while envs:
+            places[copy.commands] = place
+        while places:
             # Waiting by `select` is exact to microseconds, by `epoll` to a millisecond.
             select.select([epoll], [], [], max(due[0][0] - monotonic(), 0.0) if due else None)
-            for descriptor, _ in epoll.poll(0.0, len(copies)):
-                copy, env = envs[descriptor]
+            for descriptor, _ in epoll.poll(0.0, len(copies) + 1):
+                if descriptor == steps:
+                    asked = os.read(steps, len(copies))
+                    if not asked:
+                        return
+                    for place in asked:
+                        with copies[place].reported():
+                            heappush(due, (envs[place].begin(copies[place].rows), place))
+                    continue
+                place = places[descriptor]
+                copy, env = copies[place], envs[place]
                 with copy.reported():
-                    command = os.read(descriptor, 1)
-                    if command == frames.STEP:
-                        heappush(due, (env.begin(copy.rows), descriptor))
-                    elif command == frames.RESET:
+                    if os.read(descriptor, 1) == frames.RESET:
                         copy.reply(env.reset(copy.rows, frames.read_body(descriptor)))
                     else:
-                        if command:
-                            env.close()
+                        env.close()
                         epoll.unregister(descriptor)
-                        del envs[descriptor]
-            now = monotonic()
+                        del places[descriptor]
+            made, now = bytearray(), monotonic()
             while due and due[0][0] <= now:
-                copy, env = envs[heappop(due)[1]]
+                place = heappop(due)[1]
+                copy = copies[place]
                 with copy.reported():
-                    copy.reply(env.finish(copy.rows))
+                    infos = envs[place].finish(copy.rows)
+                    if infos == {}:
+                        made.append(place)
+                    else:
+                        copy.reply(infos)
+            if made:
+                os.write(done, made)
 
 
 def _hosted(kind: str, make: Callable[..., Any], seed: int) -> Hosted:
@@ -232,6 +253,7 @@ def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], de
     try:
         gc.enable()
         memory, *pipes = descriptors
+        several = 2 * len(request["copies"])
         fields = {name: (tuple(shape), dtype) for name, (shape, dtype) in request["fields"].items()}
         arrays = shared_arrays(memory, fields, request["capacity"])
         os.close(memory)
@@ -242,11 +264,11 @@ def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], de
         copies = [
             _Copy(kind, make, seed, fields, _rows(arrays, b), commands, replies)
             for b, seed, commands, replies in zip(
-                request["copies"], request["seeds"], pipes[::2], pipes[1::2], strict=True
+                request["copies"], request["seeds"], pipes[:several:2], pipes[1:several:2], strict=True
             )
         ]
-        if request["timed"] and len(copies) > 1:
-            serve_together(copies)
+        if request["together"]:
+            serve_together(copies, *pipes[-2:])
             return
         others = [threading.Thread(target=copy.serve, daemon=True) for copy in copies[1:]]
         for other in others:

@@ -28,17 +28,24 @@ class Trouble(Exception):
 class EnvProcess:
     """A process that holds the environments of some copies, and the pipes to each of them."""
 
-    def __init__(self, copies: list[int], pid: int, commands: list[int], replies: list[int]) -> None:
+    def __init__(
+        self, copies: list[int], pid: int, commands: list[int], replies: list[int], steps: int | None, done: int | None
+    ) -> None:
         self.copies, self.pid = copies, pid
         self.commands = dict(zip(copies, commands, strict=True))
         self.replies = dict(zip(copies, replies, strict=True))
+        self.steps = steps
+        """Takes the places in `copies` of those that are to make a step, a byte each; None if each has its command."""
+        self.done = done
+        """Gives the places in `copies` of those that have made a step, a byte each; None if each has its reply."""
 
     def kill(self) -> None:
         """End the process and all that it started. Its number is not another's: the template has not reaped it."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        for descriptor in (*self.commands.values(), *self.replies.values()):
-            os.close(descriptor)
+        for descriptor in (*self.commands.values(), *self.replies.values(), self.steps, self.done):
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 class Template:
@@ -55,7 +62,7 @@ class Template:
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._timed = False  # whether one thread serves all copies of a process
+        self._timed = False  # whether one thread can serve all copies of a process
 
     def describe(self) -> dict[str, Any]:
         """Start the process; return what it says of the environment: `fields` and `about`.
@@ -97,10 +104,11 @@ class Template:
         """
         if self._control is None:
             self.describe()
-        pipes = [os.pipe() for _ in range(2 * len(copies))]
+        together = self._timed and len(copies) > 1
+        pipes = [os.pipe() for _ in range(2 * (len(copies) + together))]
         (reads, own_writes), (own_reads, writes) = (zip(*part, strict=True) for part in (pipes[::2], pipes[1::2]))
         theirs = [memory, *(each for pair in zip(reads, writes, strict=True) for each in pair)]
-        request = {"copies": copies, "seeds": seeds, "fields": fields, "capacity": capacity, "timed": self._timed}
+        request = {"copies": copies, "seeds": seeds, "fields": fields, "capacity": capacity, "together": together}
         try:
             pid = int(self._ask(request, theirs))
         except BaseException:
@@ -110,7 +118,9 @@ class Template:
         finally:
             for descriptor in theirs[1:]:
                 os.close(descriptor)
-        return EnvProcess(copies, pid, list(own_writes), list(own_reads))
+        shared = (own_writes[-1], own_reads[-1]) if together else (None, None)
+        n = len(copies)
+        return EnvProcess(copies, pid, list(own_writes[:n]), list(own_reads[:n]), *shared)
 
     def reap(self, process: EnvProcess) -> None:
         """Have the process, which was killed, removed from the system's table."""

@@ -1,5 +1,6 @@
 """One thread of a process steps all its environments whose steps are shown later, and shows none before its time."""
 
+import os
 from functools import partial
 from time import monotonic
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hosted_envs import Walk
 
+from components.envs.asynchronous import pool
 from components.envs.asynchronous.env import AsyncEnv
 from components.envs.game_speed import STRAGGLER_S, USUAL_S, GameSpeed
 
@@ -34,6 +36,39 @@ def test_a_process_has_one_thread_for_all_of_them_beside_that_which_watches_its_
     try:
         env.reset()
         assert [threads_of(pid) for pid in env.process_ids] == [2, 2]
+    finally:
+        env.close()
+
+
+def test_all_copies_of_a_process_are_told_by_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = slowed(6, 3, min_batch=6)
+    try:
+        env.reset()
+        written, write = [], os.write
+
+        def counted(descriptor: int, data: bytes) -> int:
+            written.append(bytes(data))
+            return write(descriptor, data)
+
+        monkeypatch.setattr(pool.os, "write", counted)
+        env.step(np.zeros((6, 2), np.int64))
+        assert written == [b"\0\1\2", b"\0\1\2"]
+    finally:
+        env.close()
+
+
+def test_a_reply_of_a_copy_that_a_process_does_not_have_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = slowed(4, 2, min_batch=4)
+    try:
+        env.reset()
+        process = env._pool._processes[2]
+        assert process is not None
+        assert process.done is not None
+        read, done = os.read, process.done
+        monkeypatch.setattr(pool.os, "read", lambda file, size: b"\7" if file == done else read(file, size))
+        env._pool._take(done)
+        assert env.restarts == 2
+        assert [each is process for each in env._pool._processes] == [False] * 4
     finally:
         env.close()
 
