@@ -79,7 +79,6 @@ class Rollout:
         self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the segments under way
         self._spare = list(range(env.n_envs, 2 * env.n_envs))
         self._ended: list[Ended] = []
-        self._ended_steps = 0  # of these segments
         self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the segments under way
         self._first = np.zeros(env.n_envs, np.int32)  # (B,): steps of the episode before the segment
         self._return_before = np.zeros(env.n_envs, np.float64)  # (B,)
@@ -102,8 +101,6 @@ class Rollout:
             for name, spec in self.schema.fields
         }
         self._versions = self._zeros((copies, limit), np.int32, by_time=True)
-        n_bytes = self.schema.n_bytes()
-        self._step_bytes = sum(n_bytes[name] for name in (*self.schema.frames, *self.schema.steps))
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -116,32 +113,22 @@ class Rollout:
         self._env.close()
 
     def collect(
-        self,
-        steps: int,
-        epsilon: float,
-        most: int | None = None,
-        unit: Literal["segments", "steps"] = "segments",
-        *,
-        longest: int = 0,
-        nbytes: int = 0,
+        self, steps: int, epsilon: float, most: int | None = None, unit: Literal["segments", "steps"] = "segments"
     ) -> InsertTransitionMsg | None:
         """Make B times `steps` steps; return the segments that ended, if any did.
 
         In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while, or with
         the step in which the `most`-th segment ends; None for any number. Where `most` counts steps, so do those of
         earlier turns whose segment has not ended, and all segments end with the last, but of copies that make a step.
-
-        It goes on to B times `longest` steps until the segments that ended have about `nbytes`, or fill half of the
-        spare rows.
         """
         if not self._begun:
             self._copies.begin(ALL)
             self._begun = True
         parts: list[InsertTransitionMsg] = []
-        n_envs, total = self._env.n_envs, 0
-        while total < steps * n_envs or (total < longest * n_envs and not self._is_enough(nbytes)):
+        left = steps * self._env.n_envs
+        while left > 0:
             made, part = self._step(epsilon)
-            total += made
+            left -= made
             if part is not None:
                 parts.append(part)
             if not made and not self._copies.any_ready():
@@ -274,7 +261,6 @@ class Rollout:
                 self._return_before[ended],
             )
         )
-        self._ended_steps += int(t[ended].sum())
         going_on = ended[~finished]
         if len(going_on):
             self._return_before[going_on] += [
@@ -287,10 +273,6 @@ class Rollout:
             self._begin_episodes(done)
             self._copies.begin(ended[finished])
         return part
-
-    def _is_enough(self, nbytes: int) -> bool:
-        """Return whether the segments that ended have about `nbytes`, or fill half of the spare rows."""
-        return self._ended_steps * self._step_bytes >= nbytes or 2 * len(self._spare) < self._env.n_envs
 
     def _made(self, parts: list[InsertTransitionMsg], unit: Literal["segments", "steps"]) -> int:
         """Return how many segments have ended in this turn, or how many steps they and those under way have."""
@@ -333,7 +315,6 @@ class Rollout:
         columns = (np.concatenate(arrays) for arrays in zip(*self._ended, strict=True))
         rows, lengths, terminated, truncated, won, episode, first, return_before = columns
         self._ended.clear()
-        self._ended_steps = 0
         place = len(self._spare)
         self._spare += rows.tolist()
 

@@ -1,7 +1,6 @@
 """Worker: steps environments with the newest parameters and sends the episodes that ended."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,6 @@ RETRY_S = 0.5
 """Delay in seconds before a worker joins again after its upstream was lost, each time."""
 PATIENCE_S = 10.0
 """Seconds after which a worker whose upstream is lost, and has no successor, fails."""
-LARGE_BATCH = 16
-"""Copies from which on a turn may be longer: of fewer, about one episode ends in a turn."""
-TURN_BYTES = 4 << 20
-"""Bytes of experience until which a turn goes on, where steps only compute: a message costs as much as copying them."""
-LONGEST_TURN = 8
-"""The most turns of `steps_per_turn` that such a turn may take."""
 
 
 class StepMsg(Message):
@@ -73,8 +66,7 @@ class Worker(
         exploration: ε by the environment steps of the whole run.
         segment_length: steps after which it sends what it has of an episode; None for whole episodes. Credits then are
             for segments.
-        steps_per_turn: steps of every copy for each `StepMsg`. Where steps only compute, a turn of a large batch goes
-            on for up to `LONGEST_TURN` times as many until it has `TURN_BYTES` of experience.
+        steps_per_turn: steps of every copy for each `StepMsg`.
         threads: threads that NumPy, or torch, may use for acting.
         sync: when it loads parameters. It waits for those that it has asked for.
     """
@@ -100,8 +92,6 @@ class Worker(
         self._rollout = Rollout(
             own, self._policy, self.rng, segment_length=self.segment_length, lend=self.message_memory
         )
-        goes_on = self.n_envs >= LARGE_BATCH and own.lock_step and not own.waits
-        self._longest_turn = self.steps_per_turn * (LONGEST_TURN if goes_on else 1)
         self._env_steps = 0
         self._sync = Synchronizer(self.sync)
         self._collecting = PAUSE
@@ -183,9 +173,8 @@ class Worker(
         if credit == 0 or not self._sync.ready:  # paused since; or an earlier incarnation sent it
             return
         unit = self._collecting.unit
-        collect = partial(self._rollout.collect, longest=self._longest_turn, nbytes=TURN_BYTES)
         turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, unit)
-        collected = await self.offload(with_threads, self.threads, collect, *turn)
+        collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
         if collected is not None:
             self._sent += collected.steps if unit == "steps" else collected.segments
             await self._report_decisions()

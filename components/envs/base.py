@@ -79,8 +79,6 @@ class Env(ABC):
 
     lock_step: ClassVar[bool] = True
     """True if `send` takes all copies together, and `send_reset` has reset its copies when it returns."""
-    waits: ClassVar[bool] = False
-    """True if a step waits for something outside of this process, such as a game, for milliseconds."""
 
     spec: EnvSpec
     n_envs: int
@@ -187,8 +185,6 @@ class Env(ABC):
 
 class TimedEnv(Env):
     """An environment that makes a step at once, and shows it at a later time: one thread can wait for many of them."""
-
-    waits = True
 
     @abstractmethod
     def begin_step(self, actions: NDArray[np.int64]) -> float:

@@ -127,21 +127,6 @@ def test_a_turn_ends_with_the_step_in_which_its_last_credit_is_used(corridor, sc
     assert message.lengths.tolist() == [3, 2, 2]
 
 
-def test_a_longer_turn_goes_on_until_it_has_enough(corridor, scripted) -> None:
-    def lengths(steps: int, longest: int, n_steps: int) -> list[int]:
-        env = corridor(4, seed=0, plan=((1,), (6,), (6,), (6,)))
-        rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
-        message = rollout.collect(steps, 0.0, longest=longest, nbytes=n_steps * rollout._step_bytes)
-        assert message is not None
-        return message.lengths.tolist()
-
-    assert lengths(1, 40, 0) == [1]
-    assert lengths(1, 40, 2) == [1, 1], "the first copy ends its episode in each step"
-    assert lengths(1, 40, 1000) == [1, 1, 1], "more than half of the spare rows are used"
-    assert lengths(1, 2, 1000) == [1, 1]
-    assert lengths(5, 2, 0) == [1, 1, 1, 1, 1], "the usual turn is not cut short"
-
-
 def test_the_memory_of_a_message_is_sent_as_it_is(corridor, scripted) -> None:
     blocks = SharedBlocks(1 << 24, os.urandom)
     blocks.join(Nobody())
