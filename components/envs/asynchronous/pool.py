@@ -282,6 +282,8 @@ class Pool:
                 raise Trouble("it crashed")
             self._data[b] += data
             self._parse(b)
+        except BlockingIOError:
+            return  # the event was of another process, whose descriptor had this number
         except (Trouble, OSError) as error:
             self._fail(process, b, error)
 
@@ -297,6 +299,8 @@ class Pool:
                     raise Trouble(f"it answered with nonsense: a step of copy {place} of {len(process.copies)}")
                 b = process.copies[place]
                 self._done(b, _NO_INFOS)
+        except BlockingIOError:
+            return  # the event was of another process, whose descriptor had this number
         except (Trouble, OSError) as error:
             self._fail(process, b, error)
 

@@ -118,6 +118,8 @@ class Template:
         finally:
             for descriptor in theirs[1:]:
                 os.close(descriptor)
+        for descriptor in own_reads:  # an event may be of an earlier pipe with the same number
+            os.set_blocking(descriptor, False)
         shared = (own_writes[-1], own_reads[-1]) if together else (None, None)
         n = len(copies)
         return EnvProcess(copies, pid, list(own_writes[:n]), list(own_reads[:n]), *shared)

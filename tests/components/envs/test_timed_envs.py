@@ -73,6 +73,22 @@ def test_a_reply_of_a_copy_that_a_process_does_not_have_ends_it(monkeypatch: pyt
         env.close()
 
 
+@pytest.mark.timeout(20)
+def test_an_event_of_an_earlier_process_is_not_waited_for() -> None:
+    env = slowed(4, 2, min_batch=4)
+    try:
+        env.reset()
+        process = env._pool._processes[2]
+        assert process is not None
+        assert process.done is not None
+        for descriptor in (process.done, process.replies[2]):
+            env._pool._take(descriptor)
+        env.step(np.zeros((4, 2), np.int64))
+        assert env.restarts == 0
+    finally:
+        env.close()
+
+
 def test_copies_of_a_process_play_what_each_plays_in_a_process_of_its_own() -> None:
     played = []
     for per_process in (1, 4):
