@@ -138,6 +138,16 @@ def mean_bytes(runs: list[dict[str, Any]]) -> float:
     return float(np.mean([sum(run["figures"].get(name, 0) for name in BYTES) for run in runs])) if runs else 0.0
 
 
+def by_lag(by_sync: dict[str, list[dict[str, Any]]]) -> dict[str, list[tuple[float, list[dict[str, Any]]]]]:
+    """Return thresholds of divergence and their runs by the largest lag, empty for none, in the order of thresholds."""
+    found: dict[str, list[tuple[float, list[dict[str, Any]]]]] = {}
+    for sync, own in by_sync.items():
+        if sync.startswith("kl:"):
+            threshold, _, lag = sync[3:].partition("/")
+            found.setdefault(lag, []).append((float(threshold), own))
+    return {lag: sorted(points, key=lambda point: point[0]) for lag, points in found.items()}
+
+
 def draw(runs: list[dict[str, Any]], order: list[str], path: Path) -> None:
     """Draw learning curves and loads by steps, and return and loads by threshold."""
     figure = new_figure(10, 6.8)
@@ -154,13 +164,15 @@ def draw(runs: list[dict[str, Any]], order: list[str], path: Path) -> None:
             panel.plot([each[0] for each in own[0]["curve"]], values.mean(0), label=sync, linewidth=1.4)
         label_axes(panel, "environment steps", label)
         against: Axes = panels[1, column]
-        kl = [(float(sync[3:]), own) for sync, own in by_sync.items() if sync.startswith("kl:") and "/" not in sync]
         name = ("return", "loads")[column]
-        points = [[np.nan if run[name] is None else run[name] for run in own] for _, own in kl]
-        if kl:
+        for lag, kl in by_lag(by_sync).items():
+            points = [[np.nan if run[name] is None else run[name] for run in own] for _, own in kl]
             middle, spread = [np.mean(each) for each in points], [np.std(each) for each in points]
-            against.errorbar([threshold for threshold, _ in kl], middle, spread, marker="o", capsize=3)
+            label_of_lag = f"at most {lag} behind" if lag else "no largest lag"
+            thresholds = [threshold for threshold, _ in kl]
+            against.errorbar(thresholds, middle, spread, marker="o", capsize=3, label=label_of_lag)
             against.set_xscale("log")
+            against.legend(fontsize=7)
         if always := by_sync.get("always"):
             against.axhline(float(np.mean([run[name] for run in always])), linestyle=":", color="grey")
         label_axes(against, "threshold of divergence", label)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestra import import_file
 
-pytestmark = pytest.mark.skipif(
+many_runs = pytest.mark.skipif(
     not int(os.environ.get("ORCHESTRA_FAULTS", "0")), reason="makes many runs: ORCHESTRA_FAULTS=1"
 )
 PROGRAM = Path(__file__).resolve().parents[1] / "experiments" / "lunar_lander.py"
@@ -17,6 +17,7 @@ TINY = ["--env", "gymnasium:CartPole-v1", "--one-process", "--nodes", "2", "--en
 TINY += ["--steps", "256", "--minibatches", "2", "--epochs", "2", "--learning-rate", "0.01"]
 
 
+@many_runs
 def test_runs_are_made_once_and_give_a_table_and_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = import_file(PROGRAM, "program")
@@ -39,6 +40,7 @@ def test_runs_are_made_once_and_give_a_table_and_a_figure(tmp_path: Path, monkey
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000
 
 
+@many_runs
 def test_small_thresholds_learn_as_well_as_always_and_large_ones_load_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,3 +61,14 @@ def test_small_thresholds_learn_as_well_as_always_and_large_ones_load_less(
     always = returns["always"]
     assert returns["kl:0.001"].mean() > always.mean() - max(always.std(), 0.15 * always.mean())
     assert returns["kl:1.0"].mean() < returns["kl:0.001"].mean()
+
+
+def test_thresholds_are_drawn_by_their_largest_lag() -> None:
+    program = import_file(PROGRAM, "program")
+    by_sync = {sync: [{"sync": sync}] for sync in ("always", "kl:0.5/20", "kl:1", "kl:0.1/20", "every:3", "kl:0.2")}
+    drawn = program.by_lag(by_sync)
+    assert {lag: [threshold for threshold, _ in points] for lag, points in drawn.items()} == {
+        "20": [0.1, 0.5],
+        "": [0.2, 1.0],
+    }
+    assert drawn["20"][0][1] == [{"sync": "kl:0.1/20"}]
