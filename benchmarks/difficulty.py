@@ -139,7 +139,7 @@ def main() -> None:
     """Play, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", nargs="*", default=SMAC_MAPS)
-    parser.add_argument("--rulesets", nargs="*", default=["liberty"], choices=["liberty", "lotv"])
+    parser.add_argument("--rulesets", nargs="*", default=["lotv"], choices=["liberty", "lotv"])
     parser.add_argument("--start-jitter", type=float, default=0.1, help="cells per axis, for the scripts alone")
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)

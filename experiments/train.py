@@ -33,8 +33,9 @@ def experiment(
     chosen: Chosen = Chosen(),  # noqa: B008  # empty, and never changed
     scenario: Annotated[str, Field(description=f"of SMAC: {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
     ruleset: Annotated[
-        Literal["liberty", "lotv"], Field(description="simulator: weapon data of SMAC's maps, or of the later game")
-    ] = "liberty",
+        Literal["liberty", "lotv"],
+        Field(description="simulator: weapon data of the mod that SMAC's maps name, or of the later game"),
+    ] = "lotv",
     start_jitter: Annotated[
         float, Field(ge=0, le=8, description="simulator: cells per axis by which starting positions vary")
     ] = 0.0,

@@ -75,7 +75,8 @@ class Battles(BattleMemory):
         n_envs: how many battles, B.
         seed: for the random delay of each shot, the order of shots in a tick, and the jitter.
         first: the number of the first battle, so that several environments may share a seed.
-        ruleset: weapon data of the SMAC maps' own mod, or of the later multiplayer game.
+        ruleset: weapon data of the later multiplayer game (`lotv`), which fit real battles better, or of the mod that
+            SMAC's maps name (`liberty`).
         start_jitter: each unit starts up to this far off, in cells per axis. SMAC starts are always the same.
         features: which columns observations and state have; a mapping gives the fields of `Features` by name.
         rewards: terms of the reward.
@@ -96,7 +97,7 @@ class Battles(BattleMemory):
         *,
         seed: int = 0,
         first: int = 0,
-        ruleset: Ruleset = "liberty",
+        ruleset: Ruleset = "lotv",
         start_jitter: float = 0.0,
         features: Features | Mapping[str, Any] | None = None,
         rewards: Rewards | None = None,

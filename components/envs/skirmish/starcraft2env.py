@@ -99,7 +99,7 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         num_fov_actions: int = 12,
         fov_as_published: bool = False,
         divisor: Literal["episode", "first"] = "episode",
-        ruleset: Ruleset = "liberty",
+        ruleset: Ruleset = "lotv",
         start_jitter: float = 0.0,
         scenario: Scenario | None = None,
     ) -> None:

@@ -31,9 +31,10 @@ REACTIONS = (32, 16, 8, 1)
 """Ticks from one look round of the enemies to the next, by difficulty from 1; the last for all higher ones."""
 
 LEAST_SCAN = 5.0
-SCAN_SLOP = 1.0
-"""How much farther than its data say a soldier notices others. The game's range slop; without it, real armies of 25
-would miss who hides in a corner, and they hardly ever do."""
+SCAN_SLOP: dict[Ruleset, float] = {"liberty": 1.0, "lotv": 0.5}
+"""How much farther than its data say a soldier notices others, fitted to how long random play lasts in the game.
+
+Without it, armies of 25 would miss who hides in a corner, and real ones hardly ever do. Marines of both notice at 6."""
 
 LAYERS = {"ground": GROUND, "giant": GIANT, "air": AIR}
 
@@ -79,7 +80,7 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
         return kinds
     rows = {unit.name: row for row, unit in enumerate(_types(scenario))}
     for index, unit in enumerate(units):
-        _describe(kinds[index], armed(unit, ruleset), rows[unit.name], scenario)
+        _describe(kinds[index], armed(unit, ruleset), rows[unit.name], scenario, ruleset)
     allies = len(scenario.allies)
     _number_types(kinds[:allies], scenario.allies, scenario.ally_types)
     _number_types(kinds[allies:], scenario.enemies, scenario.enemy_types)
@@ -96,7 +97,7 @@ def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
     catalogue = np.zeros(len(draw.types), dtype=KIND)
     for row, unit in enumerate(draw.types):
         kind = catalogue[row]
-        _describe(kind, armed(unit, ruleset), row, scenario)
+        _describe(kind, armed(unit, ruleset), row, scenario, ruleset)
         kind["weight"], kind["never_alone"] = draw.weights[row], unit in draw.never_alone
         kind["type_bit"], kind["attack_chance"] = row, 1.0
         kind["rank"] = sorted(unit.name for unit in draw.types).index(unit.name)
@@ -115,7 +116,7 @@ def _types(scenario: Scenario) -> tuple[UnitType, ...]:
     return scenario.draw.types if scenario.draw else tuple(dict.fromkeys(scenario.allies + scenario.enemies))
 
 
-def _describe(kind: Any, unit: UnitType, row: int, scenario: Scenario) -> None:
+def _describe(kind: Any, unit: UnitType, row: int, scenario: Scenario, ruleset: Ruleset) -> None:
     """Write the properties of a unit into its record."""
     weapon = unit.weapon
     kind["type_row"] = row
@@ -134,7 +135,7 @@ def _describe(kind: Any, unit: UnitType, row: int, scenario: Scenario) -> None:
     kind["regeneration"] = unit.regeneration / TICKS_PER_SECOND
     kind["healing"], kind["biological"] = unit.healing / TICKS_PER_SECOND, unit.biological
     kind["range"] = weapon.range
-    kind["scan"] = weapon.scan if unit.healing else max(LEAST_SCAN, weapon.scan) + SCAN_SLOP
+    kind["scan"] = weapon.scan if unit.healing else max(LEAST_SCAN, weapon.scan) + SCAN_SLOP[ruleset]
     kind["period"] = weapon.period * TICKS_PER_SECOND
     kind["damage_point"] = weapon.damage_point * TICKS_PER_SECOND
     kind["hits"], kind["hit_gap"] = weapon.hits, weapon.hit_gap * TICKS_PER_SECOND

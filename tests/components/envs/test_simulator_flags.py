@@ -36,12 +36,12 @@ def test_without_flags_the_battles_are_made_as_ever() -> None:
 
 def test_flags_reach_the_battles() -> None:
     factory = made(
-        scenario="3m", ruleset="lotv", start_jitter=0.5, difficulty=3, obs_own_position="yes", obs_last_action=True
+        scenario="3m", ruleset="liberty", start_jitter=0.5, difficulty=3, obs_own_position="yes", obs_last_action=True
     )
     env = factory(2, seed=1)
     assert env.features == Features(obs_own_position=True, obs_last_action=True)
     assert env.spec.obs_size == 30 + 2 + 2 * 9
-    assert factory.keywords.items() >= {"ruleset": "lotv", "start_jitter": 0.5, "difficulty": 3}.items()
+    assert factory.keywords.items() >= {"ruleset": "liberty", "start_jitter": 0.5, "difficulty": 3}.items()
     env.reset()
     assert len({float(x) for x in env.units["x"][:, 0]}) == 2
 

@@ -252,7 +252,7 @@ for number, (*of, _, steps) in enumerate(TRIALS):
 TRIALS = (
     ("3m", 2, {}, 8, 16),
     ("3m", 1, {"opponent": True}, 8, 8),
-    ("2s3z", 1, {"ruleset": "lotv"}, 12, 9),
+    ("2s3z", 1, {"ruleset": "liberty"}, 12, 9),
     ("MMM", 1, {"difficulty": 2}, 12, 5),
     ("6h_vs_8z", 1, {}, 6, 6),
     ("1c3s5z", 1, {}, 12, 7),

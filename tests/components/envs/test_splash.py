@@ -40,7 +40,7 @@ def test_a_colossus_burns_all_on_a_line_across_its_shot_twice(ruleset, hits, sta
 
 
 def test_a_beam_runs_along_its_line_both_ways_and_hurts_its_target_last(stage, harmless):
-    env = Skirmish("1c3s5z", 1, step_mul=1)
+    env = Skirmish("1c3s5z", 1, step_mul=1, ruleset="liberty")
     env.reset()
     env.kinds["speed"][0, 9:] = 0.0
     enemies = {4: harmless(16.0, 16.0), 5: harmless(16.0, 17.6), 6: harmless(16.0, 14.4)}

@@ -93,11 +93,11 @@ def test_the_example_of_the_one_changed_line_runs(folder):
 
 GOLDEN = {
     "3m": "a03f2c69bce003b9",
-    "MMM2": "0d14fba007f39061",
-    "corridor": "5b603f1fc5d92cbf",
-    "1c3s5z": "6ba1e4e87809a761",
-    "terran_10_vs_11": "5227f4278e34a3e3",
-    "zerg_10_vs_11": "e99e63a828e393a2",
+    "MMM2": "f2e30646d35b9c4f",
+    "corridor": "85e2540f90a2d3d6",
+    "1c3s5z": "72717c053ca20ccf",
+    "terran_10_vs_11": "b883580c75b1431f",
+    "zerg_10_vs_11": "82e347291d40fe75",
 }
 
 

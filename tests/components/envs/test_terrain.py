@@ -169,7 +169,7 @@ def test_a_spine_crawler_stays_where_it_is_and_reaches_far(stage):
 
 
 def test_a_spine_crawler_has_armour_of_two(stage):
-    env = Skirmish("2s_vs_1sc", 1)
+    env = Skirmish("2s_vs_1sc", 1, ruleset="liberty")
     env.reset()
     stage(env, {0: {"x": 13.92, "y": 14.5}}, {0: {"cooldown": 1e9}})
     for _ in range(2):
