@@ -80,7 +80,7 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
         return kinds
     rows = {unit.name: row for row, unit in enumerate(_types(scenario))}
     for index, unit in enumerate(units):
-        _describe(kinds[index], armed(unit, ruleset), rows[unit.name], scenario, ruleset)
+        _describe(kinds[index], unit, ruleset, rows[unit.name], scenario)
     allies = len(scenario.allies)
     _number_types(kinds[:allies], scenario.allies, scenario.ally_types)
     _number_types(kinds[allies:], scenario.enemies, scenario.enemy_types)
@@ -97,7 +97,7 @@ def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
     catalogue = np.zeros(len(draw.types), dtype=KIND)
     for row, unit in enumerate(draw.types):
         kind = catalogue[row]
-        _describe(kind, armed(unit, ruleset), row, scenario, ruleset)
+        _describe(kind, unit, ruleset, row, scenario)
         kind["weight"], kind["never_alone"] = draw.weights[row], unit in draw.never_alone
         kind["type_bit"], kind["attack_chance"] = row, 1.0
         kind["rank"] = sorted(unit.name for unit in draw.types).index(unit.name)
@@ -116,8 +116,9 @@ def _types(scenario: Scenario) -> tuple[UnitType, ...]:
     return scenario.draw.types if scenario.draw else tuple(dict.fromkeys(scenario.allies + scenario.enemies))
 
 
-def _describe(kind: Any, unit: UnitType, row: int, scenario: Scenario, ruleset: Ruleset) -> None:
-    """Write the properties of a unit into its record."""
+def _describe(kind: Any, unit: UnitType, ruleset: Ruleset, row: int, scenario: Scenario) -> None:
+    """Write the properties of a unit, armed as in the ruleset, into its record."""
+    unit = armed(unit, ruleset)
     weapon = unit.weapon
     kind["type_row"] = row
     kind["sight"], kind["shoot"] = SIGHT, SHOOT

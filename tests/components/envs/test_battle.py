@@ -142,6 +142,12 @@ def test_a_dead_zealot_strikes_no_second_blow_but_a_missile_arrives(stage, harml
     assert env.units["shield"][0, 7] == 50.0 - 13.0
 
 
+@pytest.mark.parametrize(("ruleset", "zealot"), [("liberty", 6.0), ("lotv", 5.5)])
+def test_marines_of_both_rulesets_notice_at_six_cells_and_zealots_do_not(ruleset, zealot):
+    assert (Skirmish("3m", 1, ruleset=ruleset).kinds["scan"] == 6.0).all()
+    assert (Skirmish("2m_vs_1z", 1, ruleset=ruleset).kinds["scan"] == [6.0, 6.0, zealot]).all()
+
+
 @pytest.mark.parametrize(("ruleset", "hit"), [("liberty", 14), ("lotv", 18)])
 def test_a_stalker_hurts_the_armored_more(ruleset, hit, stage, harmless):
     env = Skirmish("2s3z", 1, ruleset=ruleset)
