@@ -10,6 +10,7 @@ from hosted_envs import Walk
 
 from components.envs.asynchronous import pool
 from components.envs.asynchronous.env import AsyncEnv
+from components.envs.asynchronous.processes import EnvProcess
 from components.envs.game_speed import STRAGGLER_S, USUAL_S, GameSpeed
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,14 @@ def drawn(env: AsyncEnv, steps: int) -> np.ndarray:
     """(steps, B): the times that the copies take."""
     alone = [GameSpeed(Walk, seed=env._seed_of(b, 0)) for b in range(env.n_envs)]
     return np.array([[copy._duration() for copy in alone] for _ in range(steps)])
+
+
+def process_of(env: AsyncEnv, copy: int) -> tuple[EnvProcess, int]:
+    """Return the process of a copy, and the pipe by which it tells of steps."""
+    process = env._pool._processes[copy]
+    assert process is not None
+    assert process.done is not None
+    return process, process.done
 
 
 def threads_of(pid: int) -> int:
@@ -61,10 +70,8 @@ def test_a_reply_of_a_copy_that_a_process_does_not_have_ends_it(monkeypatch: pyt
     env = slowed(4, 2, min_batch=4)
     try:
         env.reset()
-        process = env._pool._processes[2]
-        assert process is not None
-        assert process.done is not None
-        read, done = os.read, process.done
+        process, done = process_of(env, 2)
+        read = os.read
         monkeypatch.setattr(pool.os, "read", lambda file, size: b"\7" if file == done else read(file, size))
         env._pool._take(done)
         assert env.restarts == 2
@@ -78,10 +85,8 @@ def test_an_event_of_an_earlier_process_is_not_waited_for() -> None:
     env = slowed(4, 2, min_batch=4)
     try:
         env.reset()
-        process = env._pool._processes[2]
-        assert process is not None
-        assert process.done is not None
-        for descriptor in (process.done, process.replies[2]):
+        process, done = process_of(env, 2)
+        for descriptor in (done, process.replies[2]):
             env._pool._take(descriptor)
         env.step(np.zeros((4, 2), np.int64))
         assert env.restarts == 0
