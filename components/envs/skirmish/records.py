@@ -165,7 +165,7 @@ RULES = np.dtype(
         ("commanded", _BOOL),  # an opponent commands the enemies
         ("reaction", _INT),  # the enemies look round every so many ticks
         ("retaliates", _BOOL),  # an enemy goes for who hurts it from out of its sight
-        ("switches", _BOOL),  # a chasing enemy shoots at any unit in reach
+        ("switches", _BOOL),  # an enemy shoots at whoever is in reach, not at whom it chases, and at who attacks it
         ("calls", _BOOL),  # a hurt enemy calls its friends
         ("hunts", _BOOL),  # the enemies know where the allies are
         ("healers", _BOOL),  # a side with no other unit left has lost

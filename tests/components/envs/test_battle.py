@@ -28,12 +28,23 @@ def test_a_step_of_walking_is_as_long_as_the_unit_is_fast(name, agent, cells, st
     assert env.units["y"][0, agent] == 12.0
 
 
-def test_an_about_turn_costs_two_and_a_half_ticks(stage, harmless):
+def test_an_about_turn_costs_no_time_to_who_walks(stage, harmless):
     env = Skirmish("3m", 1)
     env.reset()
     stage(env, {0: {"x": 8.0, "y": 12.0}}, {0: harmless(30.0, 20.0)})
     env.step(acting(env, WEST))
-    assert env.units["x"][0, 0] == pytest.approx(8.0 - (8 - 1 - 2.5) * 2.25 / 16, abs=1e-3)
+    assert env.units["x"][0, 0] == pytest.approx(8.0 - (8 - 1) * 2.25 / 16, abs=1e-3)
+
+
+def test_an_about_turn_delays_a_shot_by_two_ticks(stage, harmless):
+    def first_shot(facing):
+        env = Skirmish("3m", 1, step_mul=1)
+        env.reset()
+        marine = {"x": 8.0, "y": 12.0, "facing_x": facing, "facing_y": 0.0, "order": 2, "target": 3}
+        stage(env, {0: marine}, {0: harmless(12.0, 12.0)})
+        return shots(env, 3, 1)[0]
+
+    assert first_shot(-1.0) - first_shot(1.0) == 2
 
 
 def test_stop_ends_a_walk_within_a_tick(stage, harmless):

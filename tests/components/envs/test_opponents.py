@@ -211,6 +211,47 @@ def test_one_that_chases_takes_who_comes_in_reach_from_six_on(difficulty, chosen
     assert env.units["target"][0, 3] == chosen
 
 
+@pytest.mark.parametrize(("difficulty", "chosen"), [(6, 1), (5, 0)])
+def test_an_enemy_leaves_who_does_not_attack_it_for_who_does_from_six_on(difficulty, chosen, stage):
+    env = Skirmish("3m", 1, difficulty=difficulty, step_mul=1)
+    env.reset()
+    allies = {0: {"x": 16.0, "y": 16.0}, 1: {"x": 18.0, "y": 12.0, "order": 2, "target": 3}}
+    stage(env, allies, {0: {"x": 18.0, "y": 16.0, "target": 0, "cooldown": 9.0}})
+    env.step_unchecked(np.array([[1, 6, 0]]))
+    assert env.units["target"][0, 3] == chosen
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({0: {"order": 2, "target": 3}}, "its target attacks it too"),
+        ({3: {"aiming": True, "windup": 5.0}}, "it is about to shoot"),
+        ({1: {"y": 10.0}}, "who attacks it is out of its reach"),
+        ({1: {"target": 4}}, "the other attacks a friend of it"),
+    ],
+)
+def test_an_enemy_keeps_its_target(fields, why, stage):
+    env = Skirmish("3m", 1, step_mul=1)
+    env.reset()
+    allies = {0: {"x": 16.0, "y": 16.0}, 1: {"x": 18.0, "y": 12.0, "order": 2, "target": 3}}
+    enemies = {0: {"x": 18.0, "y": 16.0, "target": 0, "cooldown": 9.0}, 1: {"x": 22.0, "y": 12.0, "cooldown": 9.0}}
+    for i, changed in fields.items():
+        (allies if i < 3 else enemies)[i if i < 3 else i - 3].update(changed)
+    stage(env, allies, enemies)
+    env.step_unchecked(np.array([[6 if 0 in fields else 1, 6, 0]]))
+    assert env.units["target"][0, 3] == 0, why
+
+
+def test_of_two_who_attack_an_enemy_it_takes_the_nearer(stage):
+    env = Skirmish("3m", 1, step_mul=1)
+    env.reset()
+    attack = {"order": 2, "target": 3}
+    allies = {0: {"x": 16.5, "y": 16.0}, 1: {"x": 18.0, "y": 12.0} | attack, 2: {"x": 18.0, "y": 19.0} | attack}
+    stage(env, allies, {0: {"x": 18.0, "y": 16.0, "target": 0, "cooldown": 9.0}})
+    env.step_unchecked(np.array([[1, 6, 6]]))
+    assert env.units["target"][0, 3] == 2
+
+
 @pytest.mark.parametrize(("difficulty", "ticks"), [(1, 32), (2, 16), (3, 8), (4, 1)])
 def test_easy_enemies_look_round_seldom(difficulty, ticks, stage):
     env = Skirmish("3m", 1, difficulty=difficulty, step_mul=1)

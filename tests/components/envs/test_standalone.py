@@ -92,12 +92,12 @@ def test_the_example_of_the_one_changed_line_runs(folder):
 
 
 GOLDEN = {
-    "3m": "a03f2c69bce003b9",
-    "MMM2": "f2e30646d35b9c4f",
-    "corridor": "85e2540f90a2d3d6",
-    "1c3s5z": "72717c053ca20ccf",
-    "terran_10_vs_11": "b883580c75b1431f",
-    "zerg_10_vs_11": "82e347291d40fe75",
+    "3m": "eee4a8e355c27df7",
+    "MMM2": "f84c363b6eb27592",
+    "corridor": "e3020eb933cb0332",
+    "1c3s5z": "b75030b650dfc973",
+    "terran_10_vs_11": "a7cba5bca2d8596d",
+    "zerg_10_vs_11": "70673207a129aaf0",
 }
 
 

@@ -23,7 +23,7 @@ from .constants import (
 from .healing import can_be_healed
 
 COS_TURN, SIN_TURN = 0.4616948, 0.8870355  # 62.49 degrees: 999.84 a second
-COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot or to walk
+COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot
 COS_BEAM = 0.7071068  # 45 degrees to either side, for beams, which swing
 COS_HEAL = 0.9659420  # 14.9963 degrees
 ARRIVED = 0.5  # how near its goal an advance ends
@@ -68,20 +68,18 @@ def give_order(i: int, action: int, units: Records, kinds: Records, rules: Recor
 
 
 @inlined
-def turn(unit: Record, way_x: float, way_y: float) -> float:
-    """Turn towards a direction, 62.5 degrees at most. Returns the share of the tick that is left for walking."""
-    ahead = unit.facing_x * way_x + unit.facing_y * way_y
-    if ahead >= COS_TURN:
+def turn(unit: Record, way_x: float, way_y: float) -> None:
+    """Turn a standing unit towards a direction, 62.5 degrees at most."""
+    if unit.facing_x * way_x + unit.facing_y * way_y >= COS_TURN:
         unit.facing_x = way_x
         unit.facing_y = way_y
-        return 1.0 if ahead >= COS_AIM else 0.5
+        return
     sine = SIN_TURN if unit.facing_x * way_y - unit.facing_y * way_x >= 0.0 else -SIN_TURN
     facing_x = COS_TURN * unit.facing_x - sine * unit.facing_y
     facing_y = sine * unit.facing_x + COS_TURN * unit.facing_y
     length = sqrt(facing_x * facing_x + facing_y * facing_y)
     unit.facing_x = facing_x / length
     unit.facing_y = facing_y / length
-    return 0.0
 
 
 @inlined
@@ -98,7 +96,7 @@ def find_way(unit: Record, kind: Record, units: Records, ways: Ways) -> None:
 
 @inlined
 def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
-    """Turn towards a goal and set out for it, round corners, and sideways round whoever is in the way."""
+    """Walk towards a goal, round corners, and sideways round whoever is in the way. Setting out costs no time."""
     if unit.stop >= 0:
         goal_x = unit.stop // CELLS + 0.5
         goal_y = unit.stop % CELLS + 0.5
@@ -118,7 +116,9 @@ def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
     if kind.acceleration > 0.0:
         unit.pace = min(unit.pace + kind.acceleration, kind.speed)
         speed = unit.pace
-    unit.stride = min(speed, far) * turn(unit, way_x / length, way_y / length)
+    unit.facing_x = way_x / length
+    unit.facing_y = way_y / length
+    unit.stride = min(speed, far)
 
 
 @inlined

@@ -29,7 +29,11 @@ def is_threat(kind: Record, other: Record, other_kind: Record) -> bool:
 
 @inlined
 def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None:
-    """What an enemy decides each tick: keep its target while that is sensible, else take the nearest in sight."""
+    """What an enemy decides each tick: keep its target while that is sensible, else take the nearest in sight.
+
+    Who attacks it comes before who does not: between two shots it leaves a target that is in reach, but walks away or
+    fights another, for the nearest in reach that fights it.
+    """
     unit, kind = units[i], kinds[i]
     target = unit.target
     keeps = False
@@ -37,6 +41,10 @@ def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None
         edge = distance(unit, units[target]) - kind.radius - kinds[target].radius
         within = edge <= kind.range or (unit.aiming and edge <= kind.range + RANGE_SLOP)
         if within and is_threat(kind, units[target], kinds[target]):
+            if rules.switches and units[target].target != i and not unit.aiming:
+                attacker = nearest_attacker(i, units, kinds, rules)
+                if attacker >= 0:
+                    unit.target = attacker
             return
         keeps = edge <= kind.scan + KEEP_SLOP or target == unit.attacker
 
@@ -75,6 +83,19 @@ def nearest_threat(unit: Record, kind: Record, reach: float, units: Records, kin
         edge = sqrt(squared) - touch
         if (edge < least or (nearest < 0 and edge <= least)) and is_threat(kind, other, kinds[j]):
             nearest, least = j, edge
+    return nearest
+
+
+@inlined
+def nearest_attacker(i: int, units: Records, kinds: Records, rules: Record) -> int:
+    """The nearest ally in an enemy's reach that was told to attack it, edge to edge; -1 for nobody."""
+    nearest = -1
+    least = kinds[i].range
+    for j in range(rules.allies):
+        if units[j].target == i and units[j].health > 0.0 and is_threat(kinds[i], units[j], kinds[j]):
+            edge = distance(units[i], units[j]) - kinds[i].radius - kinds[j].radius
+            if edge < least or (nearest < 0 and edge <= least):
+                nearest, least = j, edge
     return nearest
 
 
