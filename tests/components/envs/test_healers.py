@@ -130,6 +130,35 @@ def test_an_enemy_medivac_heals_the_weakest_of_its_friends(env, stage, harmless)
     assert env.units["health"][0, 10:13].tolist() == [30.0, pytest.approx(20 + 7 * 0.5625), 45.0]  # it turns for a tick
 
 
+@pytest.mark.parametrize(("tick", "begins"), [(0, 1), (1, 8), (5, 4), (7, 2), (8, 1)])
+def test_an_enemy_medivac_looks_for_patients_every_half_second(tick, begins, stage, harmless):
+    env = Skirmish("MMM", 1, step_mul=1)
+    env.reset()
+    env.battles["tick"][0] = tick
+    enemies = {0: harmless(20.0, 16.0, health=30.0), MEDIVAC: harmless(21.0, 17.0)}
+    stage(env, {2: {"x": 2.0, "y": 16.0}}, enemies)
+    waited = 0
+    while env.units["target"][0, 10 + MEDIVAC] < 0:
+        env.step(acting(env, {}))
+        waited += 1
+    assert waited == begins
+
+
+def test_an_enemy_medivac_keeps_its_patient_between_two_looks(stage, harmless):
+    env = Skirmish("MMM", 1, step_mul=1)
+    env.reset()
+    enemies = {
+        0: harmless(20.0, 16.0, health=30.0),
+        1: harmless(22.0, 16.0, health=10.0),
+        MEDIVAC: harmless(21.0, 17.0),
+    }
+    enemies[MEDIVAC]["target"] = 10
+    stage(env, {2: {"x": 2.0, "y": 16.0}}, enemies)
+    for _ in range(12):
+        env.step(acting(env, {}))
+        assert env.units["target"][0, 10 + MEDIVAC] == 10
+
+
 def test_an_enemy_medivac_follows_its_army(env):
     for _ in range(14):
         env.step(acting(env, {}))

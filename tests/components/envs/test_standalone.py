@@ -93,10 +93,10 @@ def test_the_example_of_the_one_changed_line_runs(folder):
 
 GOLDEN = {
     "3m": "eee4a8e355c27df7",
-    "MMM2": "f84c363b6eb27592",
+    "MMM2": "f2e748d2c4c8440f",
     "corridor": "e3020eb933cb0332",
     "1c3s5z": "b75030b650dfc973",
-    "terran_10_vs_11": "a7cba5bca2d8596d",
+    "terran_10_vs_11": "e819dce1959dc80b",
     "zerg_10_vs_11": "70673207a129aaf0",
 }
 

@@ -50,6 +50,8 @@ FIRST_ENERGY = 50.0
 SHIELD_REST = 160  # ticks without harm after which a shield recovers
 SHIELD_REGEN = 0.125
 
+TREAT_EVERY = 8  # ticks from one look of an enemy healer for a patient to the next
+
 HUNT_EVERY = 8  # ticks from one order of SMACv2's maps to idle enemies to the next: half a second
 
 FALL_BEFORE = 2  # ticks before the end of a step in which agents below their level of health die

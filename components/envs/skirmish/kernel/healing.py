@@ -24,8 +24,8 @@ def needs_healer(unit: Record, kind: Record, friend: Record, friend_kind: Record
 
 
 @compiled
-def choose_patient(i: int, units: Records, kinds: Records, rules: Record) -> None:
-    """What an enemy healer decides each tick: keep its patient, else take the weakest in sight; else follow."""
+def choose_patient(i: int, units: Records, kinds: Records, rules: Record, looks: bool) -> None:
+    """What an enemy healer decides each tick: keep its patient, else follow; and take the weakest if it looks round."""
     unit, kind = units[i], kinds[i]
     if unit.target >= 0 and needs_healer(unit, kind, units[unit.target], kinds[unit.target]):
         return
@@ -41,7 +41,7 @@ def choose_patient(i: int, units: Records, kinds: Records, rules: Record) -> Non
         friends += 1
         gone += sqrt(dx * dx + dy * dy)
         share = friend.health / kinds[j].health
-        if share < least and needs_healer(unit, kind, friend, kinds[j]):
+        if looks and share < least and needs_healer(unit, kind, friend, kinds[j]):
             least = share
             unit.target = j
     dx = unit.x - unit.goal_x

@@ -9,6 +9,7 @@ from .constants import (
     HUNT_EVERY,
     SHIELD_REGEN,
     SHIELD_REST,
+    TREAT_EVERY,
     Doubles,
     Footing,
     Ints,
@@ -27,12 +28,13 @@ from .weapons import burst_all, land, shoot
 
 
 @compiled
-def choose_all(units: Records, kinds: Records, rules: Record) -> None:
+def choose_all(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
     """Let the enemies choose whom to fight, or to heal."""
+    looks = battle.tick % TREAT_EVERY == 0
     for i in range(rules.allies, len(units)):
         if units[i].health > 0.0 and units[i].order != ATTACK:  # who was ordered to attack somebody does so
             if kinds[i].healing > 0.0:
-                choose_patient(i, units, kinds, rules)
+                choose_patient(i, units, kinds, rules, looks)
             else:
                 choose_target(i, units, kinds, rules)
 
@@ -139,7 +141,7 @@ def play_tick(
     """A sixteenth of a second."""
     if not rules.commanded:
         if battle.tick % rules.reaction == 0:
-            choose_all(units, kinds, rules)
+            choose_all(units, battle, kinds, rules)
         if rules.drawn and (battle.tick + battle.offset) % HUNT_EVERY == 0:
             hunt_all(units, kinds, rules)
     if len(ways) > 0:
