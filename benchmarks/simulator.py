@@ -175,7 +175,7 @@ def _play_parts(
         if last == -2:
             views.show(units, battle, kinds, rules, footing[0], height, available, obs, state)
         if last >= 0:
-            tick.choose_all(units, kinds, rules)
+            tick.choose_all(units, battle, kinds, rules)
         if last >= 1 and len(ways) > 0:
             tick.find_ways(units, kinds, ways)
         events = 0

@@ -13,6 +13,17 @@ CODE = CompiledPackage("skirmish", Path(__file__).parent, module=__name__)
 compiled = CODE.compiled
 
 
+def internal(function: _F) -> _F:
+    """Compile for other compiled functions alone, which takes less time: Python can't call it."""
+    return CODE.compiled(function, internal=True)
+
+
 def inlined(function: _F) -> _F:
-    """Compile as part of each caller: for what is done for every unit in every tick."""
-    return cast("_F", import_numba().njit(nogil=True, error_model="numpy", forceinline=True)(function))
+    """Compile as part of each caller: for what is done for every unit in every tick. Python can't call it."""
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast("_F", import_numba().njit(nogil=True, error_model="numpy", forceinline=True, **wrappers)(function))
+
+
+def merged(function: _F) -> _F:
+    """Make a part of the only function that calls it, before types are inferred: one function compiles sooner."""
+    return cast("_F", import_numba().njit(nogil=True, error_model="numpy", inline="always")(function))

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from .compiling import compiled, inlined
+from .compiling import inlined, internal
 from .constants import ADVANCE, Footing, Record, Records
 from .ground import shift
 
@@ -50,7 +50,7 @@ def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) ->
     unit.steer_y += weight * unit.heading_x
 
 
-@compiled
+@internal
 def separate(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
     """Push overlapping units apart, and let those who walk see what they are about to walk into."""
     n = len(units)

@@ -1,7 +1,7 @@
 """Drawing lots: who fights and from where, anew for each episode, as SMACv2 does (Ellis et al. 2023)."""
 
 from .chance import draw
-from .compiling import compiled
+from .compiling import internal
 from .constants import CELLS, MIDDLE, PLACES_GIVEN, TYPES_GIVEN, Doubles, Record, Records
 
 DIAGONALS = 4
@@ -9,7 +9,7 @@ NO_MANS_LAND = 1.0  # allies start at least this far west of the middle, where t
 NEAREST = 2.0  # a group of surrounding enemies starts at least this far from the middle, in x and in y
 
 
-@compiled
+@internal
 def draw_armies(
     units: Records, battle: Record, kinds: Records, catalogue: Records, spiral: Doubles, rules: Record
 ) -> None:
@@ -42,7 +42,7 @@ def draw_armies(
     draw_capabilities(battle, kinds, rules)
 
 
-@compiled
+@internal
 def draw_capabilities(battle: Record, kinds: Records, rules: Record) -> None:
     """Draw how often each agent's attacks are carried out, at which level it falls, and what it sees of each enemy."""
     for i in range(rules.allies):
@@ -57,7 +57,7 @@ def draw_capabilities(battle: Record, kinds: Records, rules: Record) -> None:
                     kinds[e].hidden_from |= 1 << i
 
 
-@compiled
+@internal
 def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: Records) -> None:
     """Note in `event` a number of the catalogue for each unit from `first` to before `last`."""
     lonely = True
@@ -72,7 +72,7 @@ def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: 
             lonely = lonely and bool(catalogue[row].never_alone)
 
 
-@compiled
+@internal
 def enlist(drawn: Record, kinds: Records, place: int, catalogue: Records) -> None:
     """Make the unit at `place` what was drawn, and where."""
     kinds[place] = catalogue[drawn.event]
@@ -80,7 +80,7 @@ def enlist(drawn: Record, kinds: Records, place: int, catalogue: Records) -> Non
     kinds[place].start_y = drawn.goal_y
 
 
-@compiled
+@internal
 def surround(units: Records, battle: Record, spiral: Doubles, rules: Record) -> None:
     """Note places in `goal_x` and `goal_y`: the allies' in the middle, the enemies' in groups on the diagonals.
 
@@ -111,7 +111,7 @@ def surround(units: Records, battle: Record, spiral: Doubles, rules: Record) -> 
         first += size
 
 
-@compiled
+@internal
 def reflect(units: Records, battle: Record, rules: Record) -> None:
     """Note places in `goal_x` and `goal_y`: the allies' anywhere in the west, those of as many enemies mirrored.
 
@@ -130,7 +130,7 @@ def reflect(units: Records, battle: Record, rules: Record) -> None:
             enemy.goal_y = CELLS * draw(battle)
 
 
-@compiled
+@internal
 def drawn_divisor(kinds: Records, rules: Record) -> float:
     """What makes a perfect win over these enemies worth as much as over any others."""
     if not rules.reward_scale:

@@ -1,7 +1,7 @@
 """An episode of one battle: how it begins, what a step is worth, and when it ends."""
 
 from .chance import draw
-from .compiling import compiled
+from .compiling import internal, merged
 from .constants import (
     ADVANCE,
     FIRST_ENERGY,
@@ -17,7 +17,7 @@ from .drawing import draw_armies, drawn_divisor
 from .ground import is_open, stay_inside
 
 
-@compiled
+@merged
 def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules: Record, footing: Footing) -> None:
     """Put everybody at the start, alive and well."""
     fresh, catalogue, spiral = start
@@ -74,7 +74,7 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
     battle.over = False
 
 
-@compiled
+@internal
 def judge(b: int, units: Records, battle: Record, kinds: Records, rules: Record, outcome: Outcome) -> None:
     """What SMAC makes of the step: the reward, and whether it was the last."""
     reward, terminated, truncated, won = outcome

@@ -1,7 +1,7 @@
 """Finding: which agents have heard of which enemies, in the later edition of SMACv2."""
 
 from .chance import draw
-from .compiling import compiled
+from .compiling import internal
 from .constants import Record, Records
 from .sight import sees
 
@@ -9,7 +9,7 @@ ALL_IN_VIEW, AS_PUBLISHED, AS_INTENDED = 0, 1, 2
 """Indexes of `options.EDITIONS`."""
 
 
-@compiled
+@internal
 def forget_dead(units: Records, rules: Record) -> None:
     """Make dead enemies unknown, and those that a dead agent had found."""
     gone = 0
@@ -23,7 +23,7 @@ def forget_dead(units: Records, rules: Record) -> None:
             enemy.known_to = 0
 
 
-@compiled
+@internal
 def find(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
     """Let the agents look for enemies, one after the other in random order, which is drawn in `event`.
 

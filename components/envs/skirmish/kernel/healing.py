@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from .compiling import compiled, inlined
+from .compiling import inlined, internal
 from .constants import FULL_ENERGY, Record, Records
 from .ground import distance
 
@@ -23,7 +23,7 @@ def needs_healer(unit: Record, kind: Record, friend: Record, friend_kind: Record
     return bool(near and can_be_healed(friend, friend_kind))
 
 
-@compiled
+@internal
 def choose_patient(i: int, units: Records, kinds: Records, rules: Record, looks: bool) -> None:
     """What an enemy healer decides each tick: keep its patient, else follow; and take the weakest if it looks round."""
     unit, kind = units[i], kinds[i]
@@ -50,7 +50,7 @@ def choose_patient(i: int, units: Records, kinds: Records, rules: Record, looks:
     unit.arrived = sqrt(dx * dx + dy * dy) * friends <= gone
 
 
-@compiled
+@internal
 def heal(unit: Record, kind: Record, units: Records, kinds: Records) -> None:
     """A tick of a healer's work, and of its rest."""
     if unit.healing and can_be_healed(units[unit.target], kinds[unit.target]):

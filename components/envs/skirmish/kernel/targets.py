@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from .compiling import compiled, inlined
+from .compiling import inlined, internal
 from .constants import (
     AIR,
     ATTACK,
@@ -99,7 +99,7 @@ def nearest_attacker(i: int, units: Records, kinds: Records, rules: Record) -> i
     return nearest
 
 
-@compiled
+@internal
 def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, rules: Record) -> int:
     """The nearest of the allied healers in sight; -1 for nobody."""
     nearest = -1
@@ -112,7 +112,7 @@ def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, r
     return nearest
 
 
-@compiled
+@internal
 def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
     """Order each idle enemy to attack the ally that is nearest, centre to centre: the trigger of SMACv2's maps.
 
@@ -132,7 +132,7 @@ def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
             unit.aiming = False
 
 
-@compiled
+@internal
 def call_for_help(j: int, attacker: int, units: Records, rules: Record) -> None:
     """Tell the friends near a hurt enemy who did it, if they have nobody to fight yet."""
     units[j].help_in = HELP_EVERY

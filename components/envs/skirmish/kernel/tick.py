@@ -1,7 +1,7 @@
 """One tick of one battle, a sixteenth of a second; and one step, which is several."""
 
 from .chance import draw
-from .compiling import compiled
+from .compiling import internal, merged
 from .constants import (
     ATTACK,
     FALL_BEFORE,
@@ -27,7 +27,7 @@ from .views import may_reach
 from .weapons import burst_all, land, shoot
 
 
-@compiled
+@internal
 def choose_all(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
     """Let the enemies choose whom to fight, or to heal."""
     looks = battle.tick % TREAT_EVERY == 0
@@ -39,7 +39,7 @@ def choose_all(units: Records, battle: Record, kinds: Records, rules: Record) ->
                 choose_target(i, units, kinds, rules)
 
 
-@compiled
+@internal
 def find_ways(units: Records, kinds: Records, ways: Ways) -> None:
     """Let those who are alive find their way round corners."""
     for i in range(len(units)):
@@ -47,7 +47,7 @@ def find_ways(units: Records, kinds: Records, ways: Ways) -> None:
             find_way(units[i], kinds[i], units, ways)
 
 
-@compiled
+@internal
 def decide_all(units: Records, kinds: Records) -> int:
     """Advance every order by a tick. Returns how many shots and hits are due, which it notes in `event`."""
     n = len(units)
@@ -66,7 +66,7 @@ def decide_all(units: Records, kinds: Records) -> int:
     return events
 
 
-@compiled
+@internal
 def walk_all(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
     """Make the strides that were decided, and stay inside the walls."""
     for i in range(len(units)):
@@ -75,7 +75,7 @@ def walk_all(units: Records, kinds: Records, rules: Record, footing: Footing) ->
             shift(unit, kinds[i], rules, footing, unit.stride * unit.facing_x, unit.stride * unit.facing_y)
 
 
-@compiled
+@merged
 def fight_all(events: int, units: Records, battle: Record, kinds: Records, damage: Doubles, rules: Record) -> None:
     """Let shots go and hits land in random order, as in the game: of two who would kill each other only one does."""
     n = len(units)
@@ -94,7 +94,7 @@ def fight_all(events: int, units: Records, battle: Record, kinds: Records, damag
             burst_all(units, kinds, damage, rules)
 
 
-@compiled
+@internal
 def recover_all(units: Records, kinds: Records, rules: Record) -> None:
     """Lay the dead to rest, and give back health, shields and energy to the living."""
     for i in range(len(units)):
@@ -117,7 +117,7 @@ def recover_all(units: Records, kinds: Records, rules: Record) -> None:
                 heal(units[i], kinds[i], units, kinds)
 
 
-@compiled
+@internal
 def fall_all(units: Records, kinds: Records, rules: Record) -> None:
     """Let agents die whose health has come below their level."""
     for i in range(rules.allies):
@@ -128,7 +128,7 @@ def fall_all(units: Records, kinds: Records, rules: Record) -> None:
             unit.aiming = False
 
 
-@compiled
+@merged
 def play_tick(
     units: Records,
     battle: Record,
@@ -155,7 +155,7 @@ def play_tick(
     battle.tick += 1
 
 
-@compiled
+@merged
 def play_step(
     units: Records,
     battle: Record,

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from .compiling import compiled, inlined
+from .compiling import inlined, internal, merged
 from .constants import (
     CELLS,
     EAST,
@@ -77,7 +77,7 @@ def health_above(unit: Record, kind: Record) -> float:
     return share
 
 
-@compiled
+@internal
 def probe_ground(unit: Record, rules: Record, walkable: Footing, height: Doubles, at: int, row: Floats) -> int:
     """Write the ground around a unit; returns the next free index."""
     x, y = int(unit.x), int(unit.y)
@@ -226,7 +226,7 @@ def observe(
         row[at + kind.type_bit] = 1.0
 
 
-@compiled
+@internal
 def write_state(
     units: Records, battle: Record, kinds: Records, rules: Record, observations: Floats, row: Floats
 ) -> None:
@@ -287,7 +287,7 @@ def write_state(
         row[at] = battle.steps / rules.limit
 
 
-@compiled
+@merged
 def show(
     units: Records,
     battle: Record,

@@ -3,7 +3,7 @@
 from math import sqrt
 
 from .chance import draw
-from .compiling import compiled, inlined
+from .compiling import inlined, internal
 from .constants import (
     AIR,
     BEAM_TICKS,
@@ -42,7 +42,7 @@ def hurt(j: int, attacker: int, units: Records, kinds: Records, damage: Doubles,
             call_for_help(j, attacker, units, rules)
 
 
-@compiled
+@internal
 def burst(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
     """Hurt every foe on the ground who is near."""
     first, last = (rules.allies, rules.allies + rules.enemies) if i < rules.allies else (0, rules.allies)
@@ -52,7 +52,7 @@ def burst(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record
             hurt(j, i, units, kinds, damage, rules)
 
 
-@compiled
+@internal
 def burst_all(units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
     """Let those who are to burst do it, and those they kill by it, until nobody is left who would."""
     again = True
@@ -72,7 +72,7 @@ def touches(point: int, along: float, across: float, reach: float, half: float) 
     return away * away + across * across <= reach * reach
 
 
-@compiled
+@internal
 def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
     """Harm whom the two rows of points touched first in this tick of a beam; its target they spare."""
     unit, kind = units[i], kinds[i]
@@ -104,7 +104,7 @@ def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, ru
             along = -along
 
 
-@compiled
+@internal
 def burn(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
     """Let a tick of a beam do its harm: first to those on its line, in the end to its target."""
     unit = units[i]
@@ -119,7 +119,7 @@ def burn(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record)
             hurt(unit.hit_target, i, units, kinds, damage, rules)
 
 
-@compiled
+@internal
 def land(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
     """Let the later hits of a shot arrive. A missile outlives who sent it, a second blow does not."""
     unit, kind = units[i], kinds[i]
@@ -136,7 +136,7 @@ def land(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record)
             hurt(unit.hit_target, i, units, kinds, damage, rules)
 
 
-@compiled
+@internal
 def shoot(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record, battle: Record) -> None:
     """Let go of a shot that was due, unless somebody was quicker."""
     unit, kind = units[i], kinds[i]
