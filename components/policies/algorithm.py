@@ -17,6 +17,7 @@ from components.policies.ppo_acting import ppo_acting
 from components.policies.ppo_options import TEAM
 from components.policies.pqn_acting import pqn_acting
 from orchestra import UsageError, code_file, import_file
+from orchestra.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ def named(algorithm: str | type[Policy]) -> str:
     if algorithm in ALGORITHMS:
         return algorithm
     if not colon or not file_text.endswith(".py") or not name.isidentifier():
-        raise ValueError(f"it must be {', '.join(ALGORITHMS)}, or FILE.py:CLASS")
+        hint = did_you_mean(str(algorithm), ALGORITHMS)
+        raise ValueError(f"it must be {', '.join(ALGORITHMS)}, or FILE.py:CLASS{hint}")
     return f"{Path(file_text).absolute()}:{name}"
 
 

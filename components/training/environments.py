@@ -10,9 +10,12 @@ from components.envs import simulator
 from components.envs.adapted import named
 from components.envs.base import EnvSpec
 from components.envs.game_speed import GameSpeed
+from components.envs.skirmish.scenario_file import scenario_named
+from components.envs.skirmish.scenarios import SCENARIOS
 from components.envs.smac import Smac
 from components.rollout import EnvFactory
 from orchestra import UsageError
+from orchestra.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +114,9 @@ def environments_of_flags(
 def _factory(env: str, scenario: str, simulated: Mapping[str, Any], waiting: Waiting) -> EnvFactory | None:
     """Return what makes the simulator or StarCraft II; None for another environment."""
     if env == "skirmish":
+        try:
+            scenario_named(scenario)
+        except ValueError as error:
+            raise UsageError(f"--scenario: {error}{did_you_mean(scenario, SCENARIOS)}") from error
         return partial(envs.Skirmish, scenario, **simulated)
     return partial(Smac, scenario, **waiting.options) if env == "smac" else None

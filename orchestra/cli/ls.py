@@ -1,7 +1,7 @@
 """`orchestra ls`: list the runs of a folder."""
 
 import json
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,8 +45,17 @@ def command(arguments: list[str]) -> int:
 def add_runs_dir(parser: ArgumentParser) -> None:
     """Add the flag `--runs-dir`."""
     parser.add_argument(
-        "--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="the folder of all runs (default: runs)"
+        "--runs-dir", type=_folder, default=Path("runs"), metavar="DIR", help="the folder of all runs (default: runs)"
     )
+
+
+def _folder(text: str) -> Path:
+    """Return a folder that was named, which must be there; the one by default need not be."""
+    path = Path(text)
+    if not path.is_dir():
+        said = "is no folder" if path.exists() else "does not exist"
+        raise ArgumentTypeError(f"{text!r} {said}")
+    return path
 
 
 def print_table(runs: Sequence[ListedRun]) -> None:

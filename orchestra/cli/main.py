@@ -20,6 +20,7 @@ from typing import NoReturn
 from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, MISUSED, of_error
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.open_files import too_many_files
+from orchestra.suggestions import did_you_mean
 
 COMMANDS = "orchestra.commands"
 """The group of entry points that add commands: functions from the arguments to an exit code, documented in one line."""
@@ -134,7 +135,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         return command_with(program)(rest)
     if name not in commands:
-        raise UsageError(f"there is no command {name!r}; the commands are {', '.join(commands)}")
+        raise UsageError(
+            f"there is no command {name!r}{did_you_mean(name, commands)}; the commands are {', '.join(commands)}"
+        )
     command: Command = commands[name].load()
     return command(rest)
 

@@ -14,7 +14,7 @@ from orchestra.launch.engine import AskedHosts, HeadJob
 from orchestra.launch.engines import ENGINES
 from orchestra.runs.api import carry_out
 from orchestra.runs.dry_run import described
-from orchestra.runs.experiment import load_experiment, recorded_experiment
+from orchestra.runs.experiment import load_experiment, own_experiments, recorded_experiment
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
 from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, PlannedRun, plan
@@ -29,6 +29,8 @@ Ctrl-C once saves and ends, twice aborts; SIGTERM and SIGHUP save and end.
 
 Exit codes: 0 finished, 1 failed, 2 usage error, 69 hosts missing, 74 cannot write, 75 stopped by SIGTERM or SIGHUP and
 resumable, 130 interrupted."""
+
+_NO_FILE = "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py"
 
 
 def command(arguments: list[str]) -> int:
@@ -160,10 +162,11 @@ def _file_and_flags(arguments: Sequence[str]) -> tuple[Path | None, list[str], F
         )
         if not places:
             parser.parse_strictly(arguments)  # prints the help, or says which flag is wrong
-            raise UsageError(
-                "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py"
-            )
+            raise UsageError(_NO_FILE)
         places = [next((place for place in places if _is_no_value(arguments, place)), places[0])]
+        word = arguments[places[0]]
+        if _follows_flag(arguments, places[0]) and not Path(word).exists() and word not in own_experiments():
+            raise UsageError(f"{_NO_FILE}; there is no file {word!r}")
         _, flags = flags_of(load_experiment(Path(arguments[places[0]])), arguments)
     if not places:
         return None, list(arguments), flags

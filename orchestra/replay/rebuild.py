@@ -1,7 +1,6 @@
 """Rebuilds a recorded actor: from the experiment that planned it, from its parent, or from a factory given by hand."""
 
 import contextlib
-import difflib
 import hashlib
 import importlib
 import inspect
@@ -25,6 +24,7 @@ from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.specialised import flags_of
 from orchestra.runs.topology import Topology
+from orchestra.suggestions import did_you_mean
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
@@ -263,8 +263,7 @@ def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
     if isinstance(actor, str):
         if actor in known:
             return actor
-        close = difflib.get_close_matches(actor, known, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(actor, known)
         every = ", ".join(known) or "none"
         raise CannotReplay(f"{trace.path}: nothing was recorded of {actor!r}{hint}; the recorded actors are {every}")
     name = spawning.class_name(actor)

@@ -26,6 +26,7 @@ from orchestra.runs.import_names import import_folder
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.specialised import options_of, taker_of
 from orchestra.runs.topology import Topology
+from orchestra.suggestions import did_you_mean
 
 NAME = "experiment"
 """The function of a file that `orchestra run` calls."""
@@ -88,8 +89,8 @@ def find_experiment(path: Path) -> Path:
     ours = own_experiments()
     if str(path) in ours:
         return ours[str(path)]
-    known = "" if path.suffix else f"; the experiments that come with orchestra are {', '.join(sorted(ours))}"
-    raise UsageError(f"there is no file {str(path)!r}{known}")
+    known = f"{did_you_mean(str(path), ours)}; the experiments that come with orchestra are {', '.join(sorted(ours))}"
+    raise UsageError(f"there is no file {str(path)!r}{'' if path.suffix else known}")
 
 
 def own_experiments() -> dict[str, Path]:
@@ -343,6 +344,8 @@ def _located(error: BaseException, file: Path) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     where = f"{_shown(file)}:{lines[-1]}" if lines else _shown(file)
     said = " ".join(str(error).split())
+    if isinstance(error, UsageError) and said.startswith("--"):
+        return said  # a flag is wrong, and not the file
     if isinstance(error, UsageError):
         return f"{where}: {said}"  # written for the user
     return f"{where}: {type(error).__name__}: {said}" if said else f"{where}: {type(error).__name__}"

@@ -10,7 +10,6 @@ has `--no-name`, which sets None; one of type `tuple[str, ...]` may be given sev
 """
 
 import argparse
-import difflib
 import functools
 import inspect
 import re
@@ -25,9 +24,11 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, Union
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from orchestra.errors import UsageError
 from orchestra.hosts.shape import Hosts
+from orchestra.suggestions import did_you_mean
 
 
 class Chosen(dict[str, Any]):
@@ -162,7 +163,7 @@ class Flag:
             choices = {str(choice): choice for choice in self.choices}
             if str(value) in choices:
                 return choices[str(value)]
-            hint, known = _hint(str(value), choices), ", ".join(choices)
+            hint, known = did_you_mean(str(value), choices), ", ".join(choices)
             raise UsageError(f"{self.option}: unknown choice {value!r}{hint}; the known ones are {known}")
         try:
             return self.adapter.validate_python(value)
@@ -171,7 +172,7 @@ class Flag:
             if first["type"].endswith(("_parsing", "_type", "_from_float", "finite_number")):
                 said = f"not {_WANTED[self.base]}"
             else:
-                said = "not allowed: " + first["msg"].replace("Input should be", "it must be")
+                said = "not allowed: " + _said(first)
             raise UsageError(f"{self.option}: {value!r} is {said} (it takes {self.kind})") from error
 
     def words(self, value: Any) -> list[str]:
@@ -424,9 +425,11 @@ def _kind(base: type, choices: tuple[str | int, ...], infos: list[FieldInfo]) ->
     return f"{_KINDS[base]} {', '.join(bounds)}".rstrip()
 
 
-def _hint(given: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _said(error: ErrorDetails) -> str:
+    """Return what pydantic says of a value, or what a validator's `ValueError` says."""
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    return error["msg"].replace("Input should be", "it must be")
 
 
 def _unknown(rest: Sequence[str], known: Iterable[str]) -> str:
@@ -436,7 +439,9 @@ def _unknown(rest: Sequence[str], known: Iterable[str]) -> str:
     if re.match(r"-[\d.]", flags[0]):  # argparse takes -1e-4 for a flag, but not -0.0001
         return f"unexpected argument {flags[0]!r}; a value that begins with a dash is written --flag={flags[0]}"
     given = flags[0].partition("=")[0]
-    return f"unknown flag {given}{_hint(given, known)}"
+    if given == "--":
+        return "unexpected argument '--'; flags follow without it"
+    return f"unknown flag {given}{did_you_mean(given, known)}"
 
 
 def _reworded(error: argparse.ArgumentError) -> str:

@@ -26,10 +26,13 @@ from components.envs.air_combat.battles import Options, Rule
 from components.envs.air_combat.env import AirCombat
 from components.envs.base import Env
 from orchestra import UsageError, code_file, import_file
+from orchestra.suggestions import did_you_mean
 
 OURS = ("skirmish", "smac")
 """Names of the environments of this package."""
 FORMS = "skirmish, smac, air_combat:MAP, gymnasium:ID, pettingzoo:MODULE, MODULE:FUNCTION or FILE.py:FUNCTION"
+KINDS = ("air_combat", "gymnasium", "pettingzoo")
+"""What stands before the colon of a name that is no function's."""
 OPPONENTS = tuple(rule for rule in get_args(Rule) if rule != "ordered")
 """Rules that command the other side of an air combat."""
 Rewards = Literal["each", "mean", "sum"]
@@ -51,11 +54,11 @@ def named(env: str) -> str:
     kind, colon, rest = env.partition(":")
     if kind == "air_combat" and rest.endswith((".toml", ".map")):
         return f"{kind}:{Path(rest).absolute()}"
-    if env in OURS or (kind in ("air_combat", "gymnasium", "pettingzoo") and rest):
+    if env in OURS or (kind in KINDS and rest):
         return env
     place, colon, function = env.rpartition(":")
     if not colon or not place or not function.isidentifier():
-        raise ValueError(f"it must be {FORMS}")
+        raise ValueError(f"it must be {FORMS}{did_you_mean(kind, (*OURS, *KINDS))}")
     return f"{Path(place).absolute()}:{function}" if place.endswith(".py") else env
 
 
@@ -217,7 +220,8 @@ def _imported(module: str, whose: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         missing = str(getattr(error, "name", None) or module).partition(".")[0]
-        raise UsageError(f"{whose}: {error}; is it installed? pip install {missing}") from error
+        hint = did_you_mean(module, KINDS) or f"; is it installed? pip install {missing}"
+        raise UsageError(f"{whose}: {error}{hint}") from error
 
 
 def _installed(package: str) -> None:

@@ -156,6 +156,13 @@ def test_the_package_can_be_run_as_a_module() -> None:
             ["run", "--seed", "3"],
             "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py",
         ),
+        (
+            ["run", "--steps", "3"],
+            "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py; there is no "
+            "file '3'",
+        ),
+        (["runn"], f"there is no command 'runn' (did you mean run?); the commands are {COMMANDS}"),
+        (["run", "errand.py", "--", "--seed", "1"], "unexpected argument '--'; flags follow without it"),
         (["run", "--sed", "errand.py"], "unknown flag --sed (did you mean --seed?)"),
         (["run", "nowhere.py"], "there is no file 'nowhere.py'"),
         (["run", "."], "'.' is a directory; name the experiment's file"),

@@ -101,10 +101,18 @@ def test_ls_shows_every_run_as_it_stands(dead_pid: int, capsys: pytest.CaptureFi
 
 
 def test_ls_of_no_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ls", "--runs-dir", "elsewhere"]) == 0
-    assert capsys.readouterr().out == "there is no run in 'elsewhere'\n"
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().out == "there is no run in 'runs'\n"
     assert main(["ls", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("command", [["ls"], ["prune", "--keep", "1"]])
+def test_a_folder_of_runs_that_is_named_must_be_there(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    for name, said in (("elsewhere", "does not exist"), ("file", "is no folder")):
+        assert main([*command, "--runs-dir", name]) == 2
+        assert capsys.readouterr().err == f"orchestra: error: --runs-dir: '{name}' {said}\n"
 
 
 @pytest.mark.parametrize(
