@@ -66,8 +66,8 @@ from .runs.experiment import load_experiment as load_experiment
 from .runs.experiment import recorded_experiment as recorded_experiment
 from .runs.experiment import recorded_hosts as recorded_hosts
 from .runs.experiment import variant as variant
+from .runs.flag_parser import FlagParser as FlagParser
 from .runs.flags import Chosen as Chosen
-from .runs.flags import FlagParser as FlagParser
 from .runs.flags import Flags as Flags
 from .runs.flags import OptionsOf as OptionsOf
 from .runs.queue_table import work_through as work_through
@@ -77,8 +77,10 @@ from .runs.run_directory import RunDirectory as RunDirectory
 from .runs.run_queue import QueuedRun as QueuedRun
 from .runs.run_queue import QueueEntry as QueueEntry
 from .runs.run_queue import RunQueue as RunQueue
+from .runs.run_queue import check_run as check_run
 from .runs.runner import run_loop as run_loop
 from .runs.specialised import flags_of as flags_of
+from .runs.suggestions import did_you_mean as did_you_mean
 from .runs.topology import Topology as Topology
 from .runs.whole_files import read_records as read_records
 from .runs.whole_files import replacing as replacing

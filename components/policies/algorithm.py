@@ -16,8 +16,7 @@ from components.policies.hierarchical_acting import hierarchical_acting
 from components.policies.ppo_acting import ppo_acting
 from components.policies.ppo_options import TEAM
 from components.policies.pqn_acting import pqn_acting
-from orchestra import UsageError, code_file, import_file
-from orchestra.suggestions import did_you_mean
+from orchestra import UsageError, code_file, did_you_mean, import_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,22 @@ from typing import Any
 from components.suites.published import SUITES, Suite
 from components.suites.saved_runs import SavedRun, SavedRuns, added_runs, saved_run
 from components.suites.scores import Scores, scores_of
-from orchestra import FlagParser, QueuedRun, RunQueue, UsageError, work_through, write_json
+from orchestra import FlagParser, QueuedRun, RunQueue, UsageError, check_run, work_through, write_json
 
 EXPERIMENT = "train"
 EVAL_INTERVAL = 20_000
 """Environment steps between greedy tests, as in `experiments/train.py`."""
+OF_THE_SUITE = {
+    "scenario": "; --maps chooses maps",
+    "algorithm": "; --algorithms chooses them",
+    "seed": "; --seeds N says how many there are",
+    "steps": "; --steps stands before --",
+    "as": "",
+    "resume": "",
+    "runs-dir": "; --folder chooses the folder",
+    "dry-run": "",
+}
+"""Flags of a run that a suite sets itself, and what to write instead."""
 _HELP = """Train on all maps of a benchmark with several seeds, and report beside published results.
 
 The suites are smac (the 14 maps of the SMAC paper) and smacv2 (its 15 maps). Several runs go on at a time. The same
@@ -53,9 +64,11 @@ def command(arguments: list[str]) -> int:
     suite = SUITES[options.suite]
     maps = _checked_maps(suite, options)
     folder = options.folder or Path("suites") / suite.name
-    folder.mkdir(parents=True, exist_ok=True)
-    _check_settings(folder, suite, options.steps, further)
+    simulated = _check_further(further)
+    if further and not options.report_only:
+        check_run(_words(options.algorithms[0], maps[0], 1, options.steps, further))
     queue = RunQueue(folder, parallel=options.parallel)
+    _check_settings(folder, suite, options.steps, further)
     saved = SavedRuns(suite=suite.name, steps=options.steps, flags=tuple(further), episodes=options.episodes, runs=())
     added = {run.key: run for run in added_runs(options.add, saved)}
     wanted = {
@@ -71,7 +84,8 @@ def command(arguments: list[str]) -> int:
     if not options.report_only:
         work_through(queue, title=title)
     words = ["orchestra", "suite", *arguments, *(["--", *further] if further else [])]
-    runs = added | {run.key: run for run in _runs(suite, queue, planned, options.episodes)}
+    jitters = suite.jitters if simulated else (0.0,)
+    runs = added | {run.key: run for run in _runs(queue, planned, jitters, options.episodes)}
     in_order = tuple(runs[key] for key in wanted.values() if key in runs)
     _report(suite, saved.model_copy(update={"runs": in_order}), folder, shlex.join(words))
     failed = queue.counts()["failed"]
@@ -97,6 +111,24 @@ def _checked_maps(suite: Suite, options: Namespace) -> list[str]:
     if wrong:
         raise UsageError(f"--maps: {wrong[0]!r} is no map of {suite.name}; its maps are {', '.join(suite.maps)}")
     return [scenario for scenario in suite.maps if not options.maps or scenario in options.maps]
+
+
+def _check_further(further: Sequence[str]) -> bool:
+    """Return whether the runs play in the simulator, which alone varies where units start.
+
+    Raises:
+        UsageError: a flag is one that the suite sets itself, or the runs play something else than its maps.
+    """
+    parser = FlagParser(prog="orchestra suite")
+    parser.add_argument("--env", default="skirmish")
+    env: str = parser.parse_partly(further)[0].env
+    if env not in ("skirmish", "smac"):
+        raise UsageError(f"--env: {env!r} is not allowed: a suite plays in the simulator (skirmish), or in smac")
+    for word in further:
+        name = word.partition("=")[0]
+        if name.startswith("--") and (instead := OF_THE_SUITE.get(name.removeprefix("--"))) is not None:
+            raise UsageError(f"{name} is not allowed after --: the suite sets it{instead}")
+    return env == "skirmish"
 
 
 def _words(algorithm: str, scenario: str, seed: int, steps: int, further: Sequence[str]) -> list[str]:
@@ -129,7 +161,7 @@ def _check_settings(folder: Path, suite: Suite, steps: int, further: Sequence[st
 
 
 def _runs(
-    suite: Suite, queue: RunQueue, planned: Mapping[str, tuple[str, str, int]], episodes: int
+    queue: RunQueue, planned: Mapping[str, tuple[str, str, int]], jitters: Sequence[float], episodes: int
 ) -> Iterator[SavedRun]:
     """Yield the runs that are done; each plays new battles first."""
     from components.reporting.comparison import read_trial
@@ -140,7 +172,7 @@ def _runs(
         run = queue.directory(name)
         assert run is not None  # it is done
         print(f"battles of {name} ({number} of {len(done)})", flush=True)
-        battles = battles_of(run, suite.jitters, episodes=episodes)
+        battles = battles_of(run, jitters, episodes=episodes)
         scores = scores_of(read_trial(run.path), {jitter: figures["win_rate"] for jitter, figures in battles.items()})
         git = run.config().get("git") or {}
         yield saved_run(*planned[name], commit=str(git.get("commit", "")), scores=scores)

@@ -129,12 +129,12 @@ _LABELS = {"final": "win rate at the end", "best": "best test", "area": "area un
 
 def _note(episodes: int) -> str:
     return (
-        f"A greedy test is 32 episodes. *Final* is the mean of the last {WINDOW} tests, *best* the best single one, "
-        "*area* the area under the win rate over environment steps as a share of the largest possible. Values of a map "
-        "are medians over its seeds, in brackets the lowest and the highest. *To 50 %* and *to 90 %* are steps and "
-        "minutes up to the first test that won so much, medians of the runs that did. *Jitter* is the share of "
-        f"{episodes} new battles that the best parameters of a run win when each unit starts up to so many cells per "
-        "axis elsewhere. Intervals are of a bootstrap stratified by map, "
+        f"A greedy test is `--eval-episodes` battles, by default 32. *Final* is the mean of the last {WINDOW} tests, "
+        "*best* the best single one, *area* the area under the win rate over environment steps as a share of the "
+        "largest possible. Values of a map are medians over its seeds, in brackets the lowest and the highest. *To 50 "
+        "%* and *to 90 %* are steps and minutes up to the first test that won so much, medians of the runs that did. "
+        f"*Jitter* is the share of {episodes} new battles that the best parameters of a run win when each unit starts "
+        "up to so many cells per axis elsewhere. Intervals are of a bootstrap stratified by map, "
         f"{RESAMPLES:,} resamples (Agarwal et al. 2021)."
     )
 

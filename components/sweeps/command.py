@@ -3,8 +3,6 @@
 import json
 import math
 import shlex
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from components.sweeps.configurations import OF_THE_SWEEP, Configuration, Space, checked, configuration, grid, space_of
 from components.sweeps.shared_hosts import shared_out
-from orchestra import FlagParser, RunQueue, UsageError, work_through, write_json
+from orchestra import FlagParser, RunQueue, UsageError, check_run, work_through, write_json
 
 if TYPE_CHECKING:
     from components.sweeps.sweep import Search
@@ -46,12 +44,13 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="of runs and results (default: sweeps/NAME)")
     if not arguments or arguments[0].startswith("-"):
         parser.parse_strictly([word for word in arguments if word in ("-h", "--help")])
-    options, further = parser.parse_known_args(arguments)
+    options, further = parser.parse_partly(arguments)
     further = [word for word in further if word != "--"]
     _check(options, further)
     further, shares = shared_out(further, options.hosts_per_run)
     options.parallel = options.parallel or len(shares) or None
     space = space_of(options.set)
+    _check_fixed(space, further)
     if options.search and not space:
         raise UsageError("--search needs --set NAME=VALUES, which says what is searched")
     folder = options.folder or Path("sweeps") / options.file.stem
@@ -59,7 +58,7 @@ def command(arguments: list[str]) -> int:
     if options.search:
         space = checked(options.file, further, space)
     first = [*(configurations[0].words if configurations else ()), *(shares[0] if shares else ())]
-    _dry_run(options.file, [*first, *further])
+    check_run([str(options.file), *first, *further])
     queue = RunQueue(folder, parallel=options.parallel, shares=shares)
     _check_settings(folder, options, further)
     return _carry_out(options, further, queue, space, configurations, shlex.join(["orchestra", "sweep", *arguments]))
@@ -133,17 +132,18 @@ def _check(options: Namespace, further: Sequence[str]) -> None:
             raise UsageError("--search optuna: a package is missing: pip install 'orchestra-rl[optuna]'")
 
 
-def _dry_run(file: Path, words: Sequence[str]) -> None:
-    """Have `orchestra run` check a configuration, so that a wrong flag is said once and at once.
+def _check_fixed(space: Space, further: Sequence[str]) -> None:
+    """Refuse a flag of all runs that `--set` gives values, too.
 
     Raises:
-        UsageError: it refuses.
+        UsageError: there is one.
     """
-    call = [sys.executable, "-m", "orchestra", "run", str(file), *words, "--dry-run"]
-    done = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603  # our own command
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UsageError(last.removeprefix("orchestra: error: "))
+    for word in further:
+        name = word.partition("=")[0]
+        bare = name.removeprefix("--")
+        for varied in space:
+            if varied.replace("_", "-") in (bare, bare.removeprefix("no-")):
+                raise UsageError(f"{name} is not allowed: --set {varied} gives it its values")
 
 
 def _check_settings(folder: Path, options: Namespace, further: Sequence[str]) -> None:

@@ -14,8 +14,7 @@ from components.envs.skirmish.scenario_file import scenario_named
 from components.envs.skirmish.scenarios import SCENARIOS
 from components.envs.smac import Smac
 from components.rollout import EnvFactory
-from orchestra import UsageError
-from orchestra.suggestions import did_you_mean
+from orchestra import UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

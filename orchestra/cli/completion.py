@@ -17,7 +17,7 @@ from argcomplete.shell_integration import shellcode
 
 from orchestra.errors import OrchestraError
 from orchestra.runs.experiment import own_experiments
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 
 SHELLS = ("bash", "zsh", "fish")
 _HELP = """Print the code that has a shell complete commands, experiments, flags and values.

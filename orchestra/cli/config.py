@@ -4,7 +4,7 @@ import shlex
 import sys
 
 from orchestra.cli.ps import add_run_to
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.recorded_command import recorded_command
 from orchestra.runs.run_directory import RunDirectory
 

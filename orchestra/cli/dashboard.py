@@ -8,7 +8,7 @@ import webbrowser
 from pathlib import Path
 
 from orchestra.errors import UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.run_directory import RunDirectory
 
 _HELP = """Show runs on a web page of this machine: curves of one run or of many over seeds, actors and the messages

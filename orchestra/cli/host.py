@@ -11,7 +11,7 @@ from orchestra.errors import UsageError
 from orchestra.hosts.agent import JOIN_S, Agent
 from orchestra.hosts.token import STDIN, JoinToken
 from orchestra.nodes import stacks
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 
 INDEX = "JOB_COMPLETION_INDEX"
 """The number of a pod in an Indexed Job of Kubernetes, from 0."""

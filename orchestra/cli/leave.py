@@ -1,7 +1,7 @@
 """`orchestra leave`: have a host leave a running run."""
 
 from orchestra.cli.ps import add_run_to, run_of
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 
 
 def command(arguments: list[str]) -> int:

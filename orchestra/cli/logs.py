@@ -11,7 +11,7 @@ from orchestra import log
 from orchestra.cli.ps import add_run_to
 from orchestra.errors import UsageError
 from orchestra.runs.appended_lines import AppendedLines
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.run_directory import RunDirectory
 
 POLL_S = 0.5

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestra.clock import RealClock
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.run_list import ListedRun, listed, runs_in
 
 STEPS, GOAL, EVALUATION, RETURN = "env_steps", "goal_steps", "test_win_rate", "test_return"

@@ -20,7 +20,7 @@ from typing import NoReturn
 from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, MISUSED, of_error
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.open_files import too_many_files
-from orchestra.suggestions import did_you_mean
+from orchestra.runs.suggestions import did_you_mean
 
 COMMANDS = "orchestra.commands"
 """The group of entry points that add commands: functions from the arguments to an exit code, documented in one line."""

@@ -11,7 +11,7 @@ from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.token import JoinToken, token_of_process
 from orchestra.nodes import stacks
 from orchestra.runs.api import failing_in_one_line
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.launched import topology_of
 from orchestra.runs.launched_node import run_node
 from orchestra.runs.run_directory import RunDirectory

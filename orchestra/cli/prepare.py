@@ -2,7 +2,7 @@
 
 from orchestra.hosts.lifeline import Lifeline
 from orchestra.hosts.run_plan import RunPlan
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.launched import topology_of
 
 

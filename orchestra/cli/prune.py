@@ -7,7 +7,7 @@ from rich.filesize import decimal
 from orchestra.cli.ls import add_runs_dir, print_table
 from orchestra.clock import RealClock
 from orchestra.errors import UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.run_list import duration_s, listed, prunable, remove, runs_in
 
 _HELP = """Remove old runs with all their files. A running run is never removed.

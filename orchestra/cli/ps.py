@@ -5,7 +5,7 @@ from pathlib import Path
 
 from orchestra.errors import UsageError
 from orchestra.runs import join_file
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_list import newest_running
 

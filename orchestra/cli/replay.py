@@ -24,7 +24,7 @@ from orchestra.replay.replay import Options as ReplayOptions
 from orchestra.replay.replay import Replay
 from orchestra.replay.state_condition import StateCondition, attribute_names
 from orchestra.replay.what_if import edited_class, what_if
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.trace.analysis.values import fields_text
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.query import condition_values

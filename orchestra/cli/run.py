@@ -15,7 +15,8 @@ from orchestra.launch.engines import ENGINES
 from orchestra.runs.api import carry_out
 from orchestra.runs.dry_run import described
 from orchestra.runs.experiment import load_experiment, own_experiments, recorded_experiment
-from orchestra.runs.flags import FlagParser, Flags
+from orchestra.runs.flag_parser import FlagParser
+from orchestra.runs.flags import Flags
 from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
 from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, PlannedRun, plan
 from orchestra.runs.result import RunFailed
@@ -107,7 +108,7 @@ def _on_another_host(arguments: Sequence[str]) -> int:
 
     parser = FlagParser(prog="orchestra run")
     HOST_FLAGS.add_to(parser)
-    given = parser.parse_known_args(arguments)[0]
+    given = parser.parse_partly(arguments)[0]
     settings = HOST_FLAGS.collect(given)
     try:
         host = HostSettings.parse(settings["head"], slot=0)
@@ -151,7 +152,7 @@ def _file_and_flags(arguments: Sequence[str]) -> tuple[Path | None, list[str], F
     """
     parser = _parser()
     if any(word.partition("=")[0] == "--resume" for word in arguments):
-        resume = OPTIONS.collect(parser.parse_known_args(arguments)[0])["resume"]
+        resume = OPTIONS.collect(parser.parse_partly(arguments)[0])["resume"]
         path, function, values = recorded_experiment(RunDirectory.open(resume))
         _, flags = flags_of(load_experiment(path, function), values)
         places = _parser(flags).positions(arguments)

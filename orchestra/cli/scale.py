@@ -2,7 +2,7 @@
 
 from orchestra.cli.ps import add_run_to, run_of
 from orchestra.errors import UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 
 
 def command(arguments: list[str]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from orchestra.hosts.template import Template
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.launched import preloads_of
 from orchestra.runs.launched_node import clear
 from orchestra.runs.runner import run_loop

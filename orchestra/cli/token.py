@@ -7,7 +7,7 @@ from orchestra.errors import UsageError
 from orchestra.hosts.certificates import make_credentials
 from orchestra.hosts.token import JoinToken
 from orchestra.runs import join_file
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.wire.addresses import candidates_of, is_wildcard, parse_address
 

@@ -4,7 +4,7 @@ import sys
 
 from orchestra.cli.ps import parsed, run_of
 from orchestra.errors import UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 
 KEYS = "q quit   sort: t tree  d queue  b busy  r rate   a all actors"
 

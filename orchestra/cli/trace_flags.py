@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestra.errors import TraceError, UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra.runs.flag_parser import FlagParser
 from orchestra.trace.reading.query import DeliveryRow, Query, find_serial
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.reading.where import Where

@@ -23,8 +23,8 @@ from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.specialised import flags_of
+from orchestra.runs.suggestions import did_you_mean
 from orchestra.runs.topology import Topology
-from orchestra.suggestions import did_you_mean
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace

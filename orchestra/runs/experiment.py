@@ -25,8 +25,8 @@ from orchestra.runs.flags import Chosen, Flags
 from orchestra.runs.import_names import import_folder
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.specialised import options_of, taker_of
+from orchestra.runs.suggestions import did_you_mean
 from orchestra.runs.topology import Topology
-from orchestra.suggestions import did_you_mean
 
 NAME = "experiment"
 """The function of a file that `orchestra run` calls."""

@@ -12,15 +12,14 @@ has `--no-name`, which sets None; one of type `tuple[str, ...]` may be given sev
 import argparse
 import functools
 import inspect
-import re
 import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Self, Union
+from typing import Any, Literal, Self, Union
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -28,7 +27,8 @@ from pydantic_core import ErrorDetails
 
 from orchestra.errors import UsageError
 from orchestra.hosts.shape import Hosts
-from orchestra.suggestions import did_you_mean
+from orchestra.runs.flag_parser import FlagParser, unknown
+from orchestra.runs.suggestions import did_you_mean
 
 
 class Chosen(dict[str, Any]):
@@ -61,68 +61,6 @@ _BOUNDS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"), ("multiple_of",
 _MIN_DESCRIPTION = 40  # columns
 # A value that was left out, as in `--steps --seed 1`. argparse's own error names neither the type nor the remedy.
 _MISSING = object()
-
-
-class FlagParser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError` where argparse would print to stderr and exit."""
-
-    completer: ClassVar[Callable[[Any], None] | None] = None  # answers a shell that completes a line
-
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("allow_abbrev", False)  # a flag added tomorrow must not make today's command ambiguous
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(exit_on_error=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise argparse's error as a `UsageError`."""
-        raise UsageError(message)
-
-    def positions(self, argv: Sequence[str]) -> list[int]:
-        """Return the positions of words that are neither flags nor values of flags. Unknown flags take no value."""
-        found = []
-        takes_value = False
-        for position, word in enumerate(argv):
-            if not word.startswith("-") and not takes_value:
-                found.append(position)
-            # Private, but the only place where argparse keeps the flags of a parser and of its groups.
-            action = self._option_string_actions.get(word)
-            takes_value = action is not None and action.nargs != 0
-        return found
-
-    def without(self, argv: Sequence[str], options: Collection[str]) -> list[str]:
-        """Return the words of a command line without some flags, such as `--time`, and their values."""
-        found = []
-        dropping = False
-        for word in argv:
-            option = word.partition("=")[0]
-            action = self._option_string_actions.get(option)
-            if word.startswith("-"):
-                dropping = option in options or (option.startswith("--no-") and f"--{option[5:]}" in options)
-                drops_value = dropping and "=" not in word and action is not None and action.nargs != 0
-            elif dropping and drops_value:
-                drops_value = False
-                continue
-            else:
-                dropping = False
-            if not dropping:
-                found.append(word)
-        return found
-
-    def parse_strictly(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse all of `argv`.
-
-        Raises:
-            UsageError: a flag is unknown (the error suggests the closest known one) or misused.
-        """
-        if FlagParser.completer is not None:
-            FlagParser.completer(self)
-        try:
-            namespace, rest = self.parse_known_args(argv)
-        except argparse.ArgumentError as error:
-            raise UsageError(_reworded(error)) from error
-        if rest:
-            raise UsageError(_unknown(rest, self._option_string_actions))
-        return namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +243,7 @@ class Flags:
         """
         for name in values:
             if name not in self._flags:
-                raise UsageError(_unknown([_option(name)], [flag.option for flag in self]))
+                raise UsageError(unknown([_option(name)], [flag.option for flag in self]))
         return self.defaults | {name: self._flags[name].validated(value) for name, value in values.items()}
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
@@ -430,25 +368,6 @@ def _said(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     return error["msg"].replace("Input should be", "it must be")
-
-
-def _unknown(rest: Sequence[str], known: Iterable[str]) -> str:
-    flags = [word for word in rest if word.startswith("-")]
-    if not flags:
-        return f"unexpected argument {rest[0]!r}"
-    if re.match(r"-[\d.]", flags[0]):  # argparse takes -1e-4 for a flag, but not -0.0001
-        return f"unexpected argument {flags[0]!r}; a value that begins with a dash is written --flag={flags[0]}"
-    given = flags[0].partition("=")[0]
-    if given == "--":
-        return "unexpected argument '--'; flags follow without it"
-    return f"unknown flag {given}{did_you_mean(given, known)}"
-
-
-def _reworded(error: argparse.ArgumentError) -> str:
-    said = error.message
-    if explicit := re.fullmatch(r"ignored explicit argument (.*)", said):
-        said = f"takes no value, got {explicit[1]}"
-    return f"{error.argument_name}: {said}" if error.argument_name else said
 
 
 def _first_line(error: BaseException) -> str:

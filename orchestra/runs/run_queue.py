@@ -50,6 +50,19 @@ class QueuedRun:
     words: Sequence[str]
 
 
+def check_run(words: Sequence[str]) -> None:
+    """Have `orchestra run` check the words of a run, so that what is wrong with all runs is said once and at once.
+
+    Raises:
+        UsageError: it refuses.
+    """
+    call = [*RUN_COMMAND, *words, "--dry-run"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603  # our own command
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UsageError(last.removeprefix("orchestra: error: "))
+
+
 @dataclass(slots=True)
 class QueueEntry:
     """A run of a queue, and how it stands."""
@@ -111,7 +124,10 @@ class RunQueue:
         self._cores = _cores(sorted(os.sched_getaffinity(0))[: this_machine().cores], self.parallel)
         self._shares = shares or [()] * self.parallel
         for path in (self.runs_dir, folder / "output"):
-            path.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise UsageError(f"{str(folder)!r} is no folder") from error
         self._recorded = _read(folder / "queue.json")
 
     def add(self, run: QueuedRun) -> QueueEntry:

@@ -25,8 +25,7 @@ from typing import Any, Literal, Protocol, get_args
 from components.envs.air_combat.battles import Options, Rule
 from components.envs.air_combat.env import AirCombat
 from components.envs.base import Env
-from orchestra import UsageError, code_file, import_file
-from orchestra.suggestions import did_you_mean
+from orchestra import UsageError, code_file, did_you_mean, import_file
 
 OURS = ("skirmish", "smac")
 """Names of the environments of this package."""

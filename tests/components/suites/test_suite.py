@@ -268,6 +268,26 @@ def test_a_file_of_runs_that_does_not_fit_is_refused(worked: list[RunQueue], tmp
     assert len(worked) == 1, "a refused suite starts nothing"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scenario", "8m"], "--scenario is not allowed after --: the suite sets it; --maps chooses maps"),
+        (["--seed=4"], "--seed is not allowed after --: the suite sets it; --seeds N says how many there are"),
+        (["--dry-run"], "--dry-run is not allowed after --: the suite sets it"),
+        (["--env", "gymnasium:CartPole-v1"], "--env: 'gymnasium:CartPole-v1' is not allowed: a suite plays in the "),
+        (["--stpes", "3"], "unknown flag --stpes (did you mean --steps?)"),
+    ],
+)
+def test_flags_that_do_not_fit_all_runs_are_refused_before_any(
+    worked: list[RunQueue], words: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        suite_of("--maps", "2s3z", "--", *words)
+    assert str(raised.value).startswith(said)
+    assert worked == []
+    assert not Path("suites").exists(), "the corrected command may use the folder"
+
+
 @pytest.mark.minutes
 def test_a_tiny_suite_trains_goes_on_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -154,6 +154,25 @@ def test_values_that_the_experiment_does_not_take_are_refused_before_any_run(
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "rate=1,2", "--rate", "3"], "--rate is not allowed: --set rate gives it its values"),
+        (["--set", "double_q=True", "--no-double-q"], "--no-double-q is not allowed: --set double_q gives it"),
+        (["--set"], "--set: expected one argument"),
+        (["--metric", "wins"], "--metric: invalid choice: 'wins'"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_is_refused_before_any_run(
+    file: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    with pytest.raises(UsageError) as raised:
+        command.command([str(file), *words])
+    assert str(raised.value).startswith(said)
+    assert not Path("sweeps").exists()
+
+
 def test_both_ends_of_a_range_are_checked_before_any_run(file: Path) -> None:
     found = checked(file, [], space_of(["rate=1..2", "layers=1..3", "kind=a,b"]))
     assert found["rate"] == Range(1, 2, whole=False, log=False)  # as the flag, which takes fractions
@@ -345,7 +364,7 @@ def test_a_slip_is_said_before_anything_is_written(
 
 
 def test_a_folder_has_one_sweep(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_dry_run", lambda *_: None)
+    monkeypatch.setattr(command, "check_run", lambda *_: None)
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "sweep.json").write_text(json.dumps({"file": str(file), "flags": ["--steps", "5"], "search": None}))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from orchestra.errors import UsageError
-from orchestra.runs.flags import FlagParser, Flags
+from orchestra.runs.flag_parser import FlagParser
+from orchestra.runs.flags import Flags
 
 
 def experiment(

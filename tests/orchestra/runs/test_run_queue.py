@@ -247,12 +247,15 @@ def test_one_process_at_a_time_works_through_a_queue(queue_of: QueueOf) -> None:
     assert starts(queue, "a") == []
 
 
-def test_names_settings_and_files_that_cannot_be_are_refused(queue_of: QueueOf) -> None:
+def test_names_settings_and_files_that_cannot_be_are_refused(queue_of: QueueOf, tmp_path: Path) -> None:
     queue = queue_of(QueuedRun("a", []))
     with pytest.raises(UsageError, match="has a run 'a' already"):
         queue.add(QueuedRun("a", []))
     with pytest.raises(UsageError, match="cannot name a folder"):
         queue.add(QueuedRun("a/b", []))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file' is no folder"):
+        RunQueue(tmp_path / "file")
     with pytest.raises(UsageError, match="--parallel: 0"):
         queue_of(parallel=0)
     for text in ("{", "[]", '{"runs": [1]}', '{"runs": {"a": 1}}'):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestra.suggestions import did_you_mean
+from orchestra.runs.suggestions import did_you_mean
 
 FLAGS = ("--learning-rate", "--steps", "--step-limit", "--account", "--tls", "--envs-per-worker")
 
