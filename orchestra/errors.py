@@ -30,6 +30,8 @@ OrchestraError
         └── VersionMismatch
 """
 
+from collections.abc import Iterator
+
 
 class OrchestraError(Exception):
     """Base class of everything orchestra raises on purpose."""
@@ -149,3 +151,13 @@ class AuthenticationFailed(HandshakeError):
 
 class VersionMismatch(HandshakeError):
     """Two processes have other versions of the protocol or of the code. Commands exit with code 76."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, the members of a group, and the causes of each."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from causes(one)
+        error = error.__cause__

@@ -87,6 +87,9 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+_FIGURES = ("env_steps", "elapsed_s", "updates", "test_env_steps", "test_win_rate", "test_return")
+
+
 def read_trial(path: Path) -> Trial:
     """Read the greedy tests of a run, finished or not.
 
@@ -105,6 +108,10 @@ def read_trial(path: Path) -> Trial:
         raise UsageError(f"{str(path)!r} has no metrics") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+    for number, record in enumerate(records, start=1):
+        for name in _FIGURES:
+            if not isinstance(record.get(name), int | float | None):
+                raise UsageError(f"{run.metrics}, line {number}: {name} must be a number, not {record[name]!r}")
     tests = [record for record in new_tests(records) if record.get("test_return") is not None]
     if not tests:
         raise UsageError(f"{str(path)!r} has no greedy test yet")

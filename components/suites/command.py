@@ -60,7 +60,12 @@ def command(arguments: list[str]) -> int:
         help="runs.json of suites that other machines have run",
     )
     parser.add_argument("--report-only", action="store_true", help="start no run: report those that have ended")
-    options = parser.parse_strictly(arguments)
+    options, unknown = parser.parse_partly(arguments)
+    if unknown:
+        raise UsageError(
+            f"unknown flag or argument {unknown[0]!r}; flags of the runs follow after --, as in: orchestra suite smac "
+            "-- --updates-per-episode 0.4"
+        )
     suite = SUITES[options.suite]
     maps = _checked_maps(suite, options)
     folder = options.folder or Path("suites") / suite.name
@@ -71,6 +76,8 @@ def command(arguments: list[str]) -> int:
     _check_settings(folder, suite, options.steps, further)
     saved = SavedRuns(suite=suite.name, steps=options.steps, flags=tuple(further), episodes=options.episodes, runs=())
     added = {run.key: run for run in added_runs(options.add, saved)}
+    if strange := [run for run in added.values() if run.map not in suite.maps]:
+        raise UsageError(f"--add: {strange[0].map!r} is no map of {suite.name}; its maps are {', '.join(suite.maps)}")
     wanted = {
         f"{algorithm}-{scenario}-seed{seed}": (algorithm, scenario, seed)
         for seed in range(1, options.seeds + 1)  # a seed of all maps first: an interrupted suite has all maps
@@ -86,7 +93,7 @@ def command(arguments: list[str]) -> int:
     words = ["orchestra", "suite", *arguments, *(["--", *further] if further else [])]
     jitters = suite.jitters if simulated else (0.0,)
     runs = added | {run.key: run for run in _runs(queue, planned, jitters, options.episodes)}
-    in_order = tuple(runs[key] for key in wanted.values() if key in runs)
+    in_order = tuple(runs[key] for key in dict.fromkeys((*wanted.values(), *added)) if key in runs)
     _report(suite, saved.model_copy(update={"runs": in_order}), folder, shlex.join(words))
     failed = queue.counts()["failed"]
     for name, entry in queue.entries.items():

@@ -1,6 +1,7 @@
 """`runs.json` of a suite: its runs with all their tests, so that suites of several machines make one report."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -33,6 +34,11 @@ class SavedRun(BaseModel):
     def _as_many_of_each(self) -> Self:
         if not len(self.env_steps) == len(self.minutes) == len(self.win_rate) == len(self.returns):
             raise ValueError("env_steps, minutes, win_rate and returns must be of the same length")
+        if any(later <= earlier for earlier, later in pairwise(self.env_steps)):
+            raise ValueError("env_steps must rise")
+        rates = (*self.win_rate, *self.jittered.values())
+        if wrong := [rate for rate in rates if not 0 <= rate <= 1]:
+            raise ValueError(f"a win rate must be from 0 to 1, not {wrong[0]}")
         return self
 
     @property

@@ -1,6 +1,7 @@
 """Battles as files: a picture for a page, a film for a talk."""
 
 import itertools
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -29,12 +30,15 @@ def check_file(path: Path) -> None:
     """See that a file of this name can be written, before a battle is played for it.
 
     Raises:
-        UsageError: its ending is none of those known, its folder is not there, or it needs ffmpeg, which is not.
+        UsageError: its ending is none of those known, its folder is not there or read-only, or it needs ffmpeg, which
+            is not there.
     """
     if path.suffix not in PICTURES + FILMS:
         raise UsageError(f"--save: {str(path)!r} must end in one of {', '.join(FILMS + PICTURES)}")
     if not path.parent.is_dir():
         raise UsageError(f"--save: there is no folder {str(path.parent)!r}")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--save: nothing can be written into {str(path.parent)!r}")
     if path.suffix == ".mp4" and shutil.which("ffmpeg") is None:
         raise UsageError("--save: an .mp4 needs the program ffmpeg, which is not on the PATH; a .gif needs nothing")
 

@@ -1,10 +1,17 @@
 """The exit codes of every command, in one table."""
 
 import errno
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orchestra.errors import AuthenticationFailed, CannotWrite, HostsMissing, QueueStopped, UsageError, VersionMismatch
+from orchestra.errors import (
+    AuthenticationFailed,
+    CannotWrite,
+    HostsMissing,
+    QueueStopped,
+    UsageError,
+    VersionMismatch,
+    causes,
+)
 
 if TYPE_CHECKING:  # slow to import, and every command imports this module
     from orchestra.runs.result import RunFailed, RunResult
@@ -53,7 +60,7 @@ def of_run(ended: "RunResult | RunFailed") -> int:
 
 def of_error(error: BaseException) -> int:
     """Return the exit code of a command that `error` ended; the first of its causes that is in the table decides."""
-    for cause in _causes(error):
+    for cause in causes(error):
         match cause:
             case UsageError():
                 return MISUSED
@@ -72,12 +79,3 @@ def of_error(error: BaseException) -> int:
             case OSError() if cause.errno in _NOT_WRITABLE:
                 return CANNOT_WRITE
     return FAILED
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        if isinstance(error, BaseExceptionGroup):
-            for one in error.exceptions:
-                yield from _causes(one)
-        error = error.__cause__

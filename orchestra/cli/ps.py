@@ -1,5 +1,6 @@
 """`orchestra ps`: print a table of the actors of a running run."""
 
+import math
 from argparse import Namespace
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def parsed(parser: FlagParser, arguments: list[str], seconds: str) -> Namespace:
     add_run_to(parser)
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help=f"{seconds} (default: 1)")
     options = parser.parse_strictly(arguments)
-    if options.seconds <= 0:
+    if not 0 < options.seconds < math.inf:
         raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
     return options
 

@@ -156,7 +156,7 @@ def _check(options: Namespace) -> None:
     for name, flag in _FLAGS.items():
         if getattr(options, name) and isinstance(options.until, StateCondition):
             raise UsageError(f"{flag} takes the number of a delivery as --until, got {str(options.until)!r}")
-    if options.tolerance < 0:
+    if not options.tolerance >= 0:  # nan is neither
         raise UsageError(f"--tolerance: {options.tolerance} is not allowed; it must be 0 or more")
     if options.pdb and not targets and not isinstance(options.until, StateCondition):
         options.at = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from orchestra.cli.exit_codes import FINISHED, HOSTS_MISSING, of_run
+from orchestra.cli.exit_codes import FINISHED, HOSTS_MISSING, MISUSED, of_run
 from orchestra.errors import UsageError
 from orchestra.launch.engine import AskedHosts, HeadJob
 from orchestra.launch.engines import ENGINES
@@ -19,7 +19,7 @@ from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.flags import Flags
 from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
 from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, PlannedRun, plan
-from orchestra.runs.result import RunFailed
+from orchestra.runs.result import DONE_BEFORE, RunFailed
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.specialised import flags_of
 
@@ -51,11 +51,14 @@ def command(arguments: list[str]) -> int:
     try:
         result = carry_out(replace(planned, command=["orchestra", "run", *arguments]))
         code = of_run(result)
+        if result.reason == DONE_BEFORE:
+            print(f"the run in {result.directory.path} is done; it goes on with other flags, such as more --steps")
+            return code
     except RunFailed as failed:
         result, code = failed.result, of_run(failed)
         print(f"orchestra: {failed}", file=sys.stderr)
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended
-        if code != FINISHED and (resume := result.directory.resume_command):
+        if code not in (FINISHED, MISUSED) and (resume := result.directory.resume_command):
             print(f"continue with: {resume}")
         _say_where_the_trace_is(result.directory)
     if result.state == "stopped" and planned.hosts is not None and (planned.name or planned.resumed):

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rich.filesize import decimal
@@ -51,6 +53,7 @@ def ls(arguments: list[str]) -> int:
         for incarnation in trace.incarnations():
             incarnations[incarnation.birth.actor].append(incarnation)
         notes = [note for recording in trace.recordings for note in recording.notes()]
+        notes += [f"{path.name}: empty; its process ended before it wrote anything" for path in trace.empty]
         notes += [f"{path.name}: an older flight record; give the path of this file to read it" for path in trace.older]
         if options.json:
             print(json.dumps(_ls_json(trace, incarnations, totals, notes)))
@@ -90,8 +93,19 @@ def grep(arguments: list[str]) -> int:
             _print_delivery(row, trace, as_lines=options.json)
             count += 1
         if not count and not options.json:
-            print("nothing matches", file=sys.stderr)
+            print(f"nothing matches{_unknown_pattern(options, trace)}", file=sys.stderr)
     return 0
+
+
+def _unknown_pattern(options: Namespace, trace: RunTrace) -> str:
+    """Return which pattern fits no recorded actor or type at all, and what there is; else an empty text."""
+    kinds = {kind.name: kind.tag for _, index in trace.indexes() for kind in index.file.types.values()}
+    if not any(fnmatchcase(name, options.type) or fnmatchcase(tag, options.type) for name, tag in kinds.items()):
+        return f": no recorded type is {options.type!r}; there are {', '.join(sorted(kinds)) or 'none'}"
+    actors = trace.actors()
+    if not any(fnmatchcase(actor, options.actor) for actor in actors):
+        return f": no recorded actor is {options.actor!r}; there are {', '.join(actors) or 'none'}"
+    return ""
 
 
 def tail(arguments: list[str]) -> int:

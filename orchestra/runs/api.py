@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from orchestra import log
 from orchestra.clock import Clock, RealClock
-from orchestra.errors import CannotWrite, OrchestraError, UsageError
+from orchestra.errors import CannotWrite, OrchestraError, UsageError, causes
 from orchestra.hosts.bundle import Bundle
 from orchestra.hosts.collected_code import make
 from orchestra.hosts.output import LAST_ERROR
@@ -31,7 +31,7 @@ from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import ActorsLost
-from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
+from orchestra.runs.result import DONE_BEFORE, RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.resumption import warn_of_unplanned
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_list import set_aside
@@ -46,6 +46,7 @@ from orchestra.runs.runner import (
     stopped_by_signals,
     tuned_gc,
 )
+from orchestra.runs.whole_files import replacing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,10 +66,15 @@ def carry_out(
         stopping: stops the run.
         begun: called with the run's directory once it exists.
 
+    A resumed run that was done, with the flags that it has now, is left as it is.
+
     Raises:
         UsageError: the run cannot begin; nothing was written.
         RunFailed: it began, and failed.
     """
+    if planned.resumed is not None and planned.resumed.was_done_with(planned.layout.values):
+        begun(planned.resumed)
+        return RunResult("completed", DONE_BEFORE, planned.resumed)
     planned.topology.prepare()
     return run_loop(_carry_out_here(planned, stopping, begun))
 
@@ -159,8 +165,9 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
     try:
         clock = RealClock()
         run = planned.resumed or _new_directory(planned, clock)
-        with locked(run) as stale:
+        with locked(run) as stale, _kept_if_refused(run, resumed=planned.resumed is not None):
             resume_from = None if planned.resumed is None else run.newest_state().absolute()
+            run.read_metrics()  # refuses damaged ones, to which the run would add
             run.write_config(
                 experiment=planned.launch.experiment,
                 function=planned.launch.function,
@@ -176,6 +183,24 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
             yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from), stale
     finally:
         _one_at_a_time.release()
+
+
+@contextlib.contextmanager
+def _kept_if_refused(run: RunDirectory, *, resumed: bool) -> Iterator[None]:
+    """Leave config and summary of a resumed run as they were if it cannot go on as asked, so that it can otherwise."""
+    if not resumed:
+        yield
+        return
+    state = run.newest_state()
+    before = {path: path.read_bytes() for path in (run.config_path, run.summary) if path.exists()}
+    try:
+        yield
+    except OrchestraError as error:
+        if any(isinstance(cause, UsageError) for cause in causes(error)) and run.newest_state() == state:
+            for path, content in before.items():
+                with replacing(path) as file:
+                    file.write(content)
+        raise
 
 
 def _keep_code(planned: PlannedRun, run: RunDirectory) -> str:

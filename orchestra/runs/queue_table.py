@@ -61,12 +61,12 @@ def work_through(queue: RunQueue, *, title: str, stream: TextIO | None = None) -
                     raise
                 raise QueueStopped(f"{signals[0]} stopped the queue; the same command goes on with it") from None
 
-    queue.on_tick = tick
+    queue.on_tick, queue.on_stopping = tick, display.say_stopping
     try:
         with display:
             run_loop(work())
     finally:
-        queue.on_tick = before
+        queue.on_tick, queue.on_stopping = before, None
 
 
 class QueueDisplay:
@@ -104,6 +104,11 @@ class QueueDisplay:
                 if entry.state == "running":
                     self._print(f"{name}: {_line(self._queue, entry)}")
             self._print(summary(self._queue))
+
+    def say_stopping(self, runs: int) -> None:
+        """Say that the queue waits for runs that are stopped."""
+        which = "a run saves its state" if runs == 1 else f"{runs} runs save their state"
+        self._print(f"stopping: {which}; the same command goes on")
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.clock import Clock, RealClock
-from orchestra.errors import UsageError
+from orchestra.errors import CannotWrite, UsageError
 from orchestra.hosts.shape import this_machine
 from orchestra.runs.resumption import check_run_name
 from orchestra.runs.run_directory import RunDirectory
@@ -117,6 +117,8 @@ class RunQueue:
         """All runs by name, in the order in which they start."""
         self.on_tick: Callable[[], None] | None = None
         """Called about once a second while runs are running, and after each change. It may call `add` and `stop`."""
+        self.on_stopping: Callable[[int], None] | None = None
+        """Called when `work` is cancelled, with the number of runs that are stopped, before it waits for them."""
         self._command = tuple(command)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._stopped: set[str] = set()
@@ -128,6 +130,8 @@ class RunQueue:
                 path.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
                 raise UsageError(f"{str(folder)!r} is no folder") from error
+            except OSError as error:
+                raise CannotWrite(f"cannot write into {str(folder)!r}: {error.strerror}") from error
         self._recorded = _read(folder / "queue.json")
 
     def add(self, run: QueuedRun) -> QueueEntry:
@@ -216,6 +220,8 @@ class RunQueue:
                         free.append(tasks.pop(task))
                         task.result()
             finally:
+                if tasks and self.on_stopping is not None:
+                    self.on_stopping(len(tasks))
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)

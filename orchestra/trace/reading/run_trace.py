@@ -89,9 +89,13 @@ class RunTrace:
         self.recordings: list[Recording] = []
         self.older: list[Path] = []
         """Flight records of processes that wrote a newer one."""
+        self.empty: list[Path] = []
+        """Files of processes that ended before they wrote anything."""
         groups: dict[tuple[str, int], dict[str, list[TraceFile]]] = {}
         with ExitStack() as stack:
-            for each in trace_files(path):
+            files = trace_files(path)
+            self.empty = [each for each in files if len(files) > 1 and each.stat().st_size == 0]
+            for each in files if len(self.empty) == len(files) else [file for file in files if file not in self.empty]:
                 file = stack.enter_context(TraceFile(each))
                 stem = each.name.rsplit(".", 2)[0]
                 groups.setdefault((file.header.node, file.header.generation), {}).setdefault(stem, []).append(file)

@@ -226,3 +226,34 @@ def test_a_run_does_not_go_on_with_a_policy_of_another_shape(run: RunDirectory, 
     with pytest.raises(ExceptionGroup) as caught:
         play(straight, {"steps": 900, "workers": 1, "hidden_size": 16}, straight.newest_state())
     assert "belongs to another policy" in str(caught.value.exceptions[0].__cause__)
+
+
+@pytest.mark.slow
+def test_a_run_is_left_as_it_was_where_it_cannot_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = Flags.of(load_experiment(EXPERIMENT))
+    words = flags.to_argv(flags.defaults | SMALL | {"steps": 300, "workers": 1})
+    assert main(["run", str(EXPERIMENT), *words, "--single-process", "--runs-dir", str(tmp_path), "--quiet"]) == 0
+    (path,) = tmp_path.glob("*/*")
+    run = RunDirectory(path)
+    files = (run.config_path, run.summary, run.metrics)
+    before = [*(file.read_bytes() for file in files), learned(run)]
+    capsys.readouterr()
+
+    assert main(["run", "--resume", str(path), "--steps", "900", "--hidden-size", "16", "--quiet"]) == 2
+    printed = capsys.readouterr()
+    assert "belongs to another policy" in printed.err
+    assert "continue with" not in printed.out, "that would fail likewise"
+    assert [*(file.read_bytes() for file in files[:2]), learned(run)] == [*before[:2], before[3]]
+
+    assert main(["run", "--resume", str(path)]) == 0
+    assert capsys.readouterr().out == f"the run in {path} is done; it goes on with other flags, such as more --steps\n"
+    assert [*(file.read_bytes() for file in files[:2]), learned(run)] == [*before[:2], before[3]]
+
+    with run.metrics.open("ab") as file:
+        file.write(b"broken\n")
+    assert "not a record" in refusal(capsys, "--resume", path, "--steps", "900")
+    assert [*(file.read_bytes() for file in files[:2]), learned(run)] == [*before[:2], before[3]]
+
+    run.metrics.write_bytes(before[2])
+    assert main(["run", "--resume", str(path), "--steps", "900", "--quiet"]) == 0
+    assert run.ending()["state"] == "done"

@@ -180,6 +180,10 @@ def test_a_slip_is_told_in_one_line(tmp_path: Path) -> None:
     assert refusal(untested) == f"'{untested}' has no greedy test yet"
     (untested / "metrics.jsonl").write_text("?\n{}\n")
     assert "line 1: not a record" in refusal(untested)
+    wrong = played(tmp_path, 9, [0.5], name="wrong")
+    lines = (wrong / "metrics.jsonl").read_text().replace('"env_steps": 500,', '"env_steps": "many",')
+    (wrong / "metrics.jsonl").write_text(lines)
+    assert "line 2: env_steps must be a number, not 'many'" in refusal(wrong)
     (untested / "metrics.jsonl").unlink()
     assert refusal(untested) == f"'{untested}' has no metrics"
 

@@ -231,6 +231,9 @@ def test_runs_of_another_machine_are_reported_and_not_made_again(worked: list[Ru
     assert tables[1][1] == tables[0][0]
     figures = [json.loads((Path(f) / "marl_eval.json").read_text())["smac"]["MMM2"] for f in ("other", folder)]
     assert figures[0] == figures[1]
+    # Added runs of maps that this suite does not train on are reported, too.
+    assert suite_of("--maps", "corridor", "--report-only", "--folder", "third", "--add", "other/runs.json") == 0
+    assert [row["map"] for row in csv.DictReader(Path("third/table.csv").read_text().splitlines())] == ["MMM2"]
     # The file has the runs of both, and the same run may come twice.
     assert suite_of("--seeds", "1", "--folder", "all", "--add", str(folder / "runs.json"), "other/runs.json") == 0
     assert len(worked[-1].entries) == 12
@@ -258,6 +261,10 @@ def test_a_file_of_runs_that_does_not_fit_is_refused(worked: list[RunQueue], tmp
     assert "have episodes 256, those of this suite 64" in refusal("--episodes", "64")
     assert "different results of qmix on MMM2 with seed 1" in refusal("other/runs.json", minutes=[1, 2, 4])
     assert "runs.0: Value error, env_steps, minutes, win_rate and returns" in refusal(minutes=[1])
+    assert "a win rate must be from 0 to 1, not 5.0" in refusal(win_rate=[0.1, 5.0, 0.2])
+    assert "a win rate must be from 0 to 1, not -1.0" in refusal(jittered={"0": -1.0})
+    assert "env_steps must rise" in refusal(env_steps=[2000, 1000, 3000])
+    assert "'3m' is no map of smac; its maps are 2s_vs_1sc" in refusal(map="3m")
     assert "runs.0.env_steps: Tuple should have at least 1 item" in refusal(env_steps=[])
     assert "runs.0.seed: Input should be a valid integer" in refusal(seed="x")
     with pytest.raises(UsageError, match=r"none\.json' cannot be read: No such file"):

@@ -368,6 +368,7 @@ def test_misuse_is_one_line_of_error(say: Say, counted: Path, tmp_path: Path) ->
         (("--actor", "one/sink", "--at", "99"), None, "one/sink got no matching delivery"),
         (("--actor", "one/sink", "--incarnation", "3"), None, "has no incarnation 3"),
         (("--actor", "one/sink", "--tolerance", "-1"), None, "it must be 0 or more"),
+        (("--actor", "one/sink", "--tolerance", "nan"), None, "it must be 0 or more"),
         (
             ("--actor", "one/sink", "--pdb", "--check-determinism"),
             None,

@@ -350,4 +350,5 @@ def test_sigterm_stops_a_queue_in_order_and_the_error_has_the_code_of_stopped_ru
     assert states(queue) == ["waiting"]
     work_through(queue, title="one run", stream=stream)
     assert states(queue) == ["done"]
-    assert stream.getvalue().splitlines() == ["a: running", "a: running", "a: done"]
+    said = "stopping: a run saves its state; the same command goes on"
+    assert stream.getvalue().splitlines() == ["a: running", said, "a: running", "a: done"]

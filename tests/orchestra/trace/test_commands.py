@@ -50,6 +50,18 @@ def test_ls_lists_files_and_actors(ask: Ask) -> None:
     assert told["files"][0]["experiment"]["flags"] == ["--size=3"]
 
 
+def test_grep_says_which_pattern_fits_nothing_that_was_recorded(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (("--actor", "toy/x"), ": no recorded actor is 'toy/x'; there are toy/a, toy/c"),
+        (("--type", "Nope"), ": no recorded type is 'Nope'; there are CountMsg, FrameMsg"),
+        (("--actor", "toy/*", "--since", "1000"), ""),
+    ):
+        assert main(["trace", "grep", str(traces), *words]) == 0
+        assert capsys.readouterr().err == f"nothing matches{said}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

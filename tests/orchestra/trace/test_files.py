@@ -210,7 +210,16 @@ def test_other_files_and_other_versions_are_refused(tmp_path: Path, writer: Make
     (tmp_path / "empty" / "config.json").write_text("{}")
     with pytest.raises(NotATrace, match="it ran with --trace off"):
         RunTrace(tmp_path / "empty")
+    other.unlink()
     path, _ = small_trace(writer, toy)
+    died = path.with_name("died-1.000.trace")
+    died.touch()  # by a process that ended before it wrote anything
+    with RunTrace(path.parent) as trace:
+        assert trace.empty == [died]
+        assert trace.actors()
+    with pytest.raises(NotATrace, match="cut off before the first record"):
+        RunTrace(died)
+    died.unlink()
     for version in (1, READABLE[0] - 1, VERSION + 1):
         begin = PREAMBLE.pack(MAGIC, version, 0, 0)[:-4]
         other.write_bytes(begin + zlib.crc32(begin).to_bytes(4, "little") + path.read_bytes()[PREAMBLE.size :])
