@@ -11,12 +11,13 @@ from components.envs.adapted.named import OPPONENTS, factory_of, named
 from components.envs.air_combat.env import AirCombat
 from components.envs.base import Env
 from components.envs.game_speed import GameSpeed
+from components.envs.skirmish.scenarios import SCENARIOS
 from components.policies.acting import ActingPolicy
 from components.viewer import players, recording
 from components.viewer.air_combat import players as air_players
 from components.viewer.air_combat import recording as air_recording
 from components.viewer.recorded import Recorded
-from orchestra import UsageError
+from orchestra import UsageError, did_you_mean
 
 Take = Callable[[np.random.Generator], Recorded]
 """Plays an episode and returns its recording."""
@@ -65,7 +66,13 @@ class Game(Generic[E, P]):
 def _skirmish(scenario: str, opponent: str | None, seed: int) -> Skirmish:
     if opponent is not None:
         raise UsageError("--opponent is for air_combat:SCENARIO: the enemies of other battles have their own script")
-    return Skirmish(scenario, 1, seed=seed)
+    try:
+        return Skirmish(scenario, 1, seed=seed)
+    except ValueError as error:
+        if scenario.endswith(".toml"):
+            raise
+        hint = f"{did_you_mean(scenario, SCENARIOS)}; those of air combat are air_combat:NAME"
+        raise UsageError(f"{error}{hint}") from error
 
 
 def _air_combat(scenario: str, opponent: str | None, seed: int) -> AirCombat:

@@ -330,6 +330,7 @@ def test_a_run_s_best_policy_plays_or_the_one_that_is_asked_for(
         (["8m", "--checkpoint", "last"], "--checkpoint is for the directory of a run, and '8m' is none"),
         (["."], "'.' is not a run directory: it has no config.json"),
         (["9m"], "'9m' is unknown; there are 3m, 8m"),
+        (["5m_vs_7m"], "files that end in .toml (did you mean 5m_vs_6m?); those of air combat are air_combat:NAME"),
         (["3m", "--policy", "clever"], "there is no 'clever'; there are random, nearest, weakest"),
         (["3m", "--episodes", "0"], "--episodes: 0 is not allowed: it must be 1 or more"),
         (["3m", "--fps", "0"], "--fps: 0.0 is not allowed: it must lie between 0.1 and 50"),
