@@ -1,6 +1,7 @@
 """Names of a package that are imported when they are first used."""
 
 import re
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,9 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 
     def get(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(f"{package}.{homes[name]}"), name)
+            found = getattr(import_module(f"{package}.{homes[name]}"), name)
+            vars(sys.modules[package])[name] = found  # so that the next use is no call
+            return found
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get, lambda: sorted(homes), sorted(homes)
