@@ -19,7 +19,7 @@ from orchestra.runs.flag_parser import FlagParser
 from orchestra.runs.flags import Flags
 from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
 from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, PlannedRun, plan
-from orchestra.runs.result import DONE_BEFORE, RunFailed
+from orchestra.runs.result import RunFailed
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.specialised import flags_of
 
@@ -51,9 +51,6 @@ def command(arguments: list[str]) -> int:
     try:
         result = carry_out(replace(planned, command=["orchestra", "run", *arguments]))
         code = of_run(result)
-        if result.reason == DONE_BEFORE:
-            print(f"the run in {result.directory.path} is done; it goes on with other flags, such as more --steps")
-            return code
     except RunFailed as failed:
         result, code = failed.result, of_run(failed)
         print(f"orchestra: {failed}", file=sys.stderr)

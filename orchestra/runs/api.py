@@ -31,7 +31,7 @@ from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import ActorsLost
-from orchestra.runs.result import DONE_BEFORE, RunFailed, RunFiles, RunResult, failure_text
+from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.resumption import warn_of_unplanned
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_list import set_aside
@@ -66,15 +66,10 @@ def carry_out(
         stopping: stops the run.
         begun: called with the run's directory once it exists.
 
-    A resumed run that was done, with the flags that it has now, is left as it is.
-
     Raises:
         UsageError: the run cannot begin; nothing was written.
         RunFailed: it began, and failed.
     """
-    if planned.resumed is not None and planned.resumed.was_done_with(planned.layout.values):
-        begun(planned.resumed)
-        return RunResult("completed", DONE_BEFORE, planned.resumed)
     planned.topology.prepare()
     return run_loop(_carry_out_here(planned, stopping, begun))
 

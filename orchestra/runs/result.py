@@ -8,9 +8,6 @@ from orchestra.errors import ActorFailed, CannotWrite, OrchestraError
 from orchestra.runs.processes import State
 from orchestra.runs.run_directory import Picture, RunDirectory
 
-DONE_BEFORE = "done before"
-"""Reason of a result: the run was done when it was resumed."""
-
 
 class RunFiles:
     """What a run has written so far."""
@@ -50,8 +47,7 @@ class RunResult(RunFiles):
     - `failed`: an actor failed for good, or all processes were lost. Such a result comes with a `RunFailed`.
     """
     reason: str
-    """`stopped`: in order, with everything saved. `aborted`: nothing was saved. `done before`: a resumed run that was
-    done with the same flags, of which nothing was run again. Of a failed run, the error."""
+    """`stopped`: in order, with everything saved. `aborted`: nothing was saved. Of a failed run, the error."""
     directory: RunDirectory
 
     @property

@@ -41,7 +41,7 @@ from orchestra.clock import Clock
 from orchestra.errors import CannotWrite, UsageError
 from orchestra.hosts.bundle import Bundle
 from orchestra.hosts.shape import HostShape
-from orchestra.runs.whole_files import json_of, read_records, replacing, write_json
+from orchestra.runs.whole_files import read_records, replacing, write_json
 
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
 HIDDEN = "(not recorded)"
@@ -289,14 +289,6 @@ class RunDirectory:
         placed = {"hosts": [asdict(host) for host in hosts], "placement": dict(placement)}
         write_json(self.config_path, self.config() | placed)
 
-    def was_done_with(self, flags: Mapping[str, Any]) -> bool:
-        """Return whether the run has ended by itself, and the flags are those that it had.
-
-        Raises:
-            UsageError: the config cannot be read.
-        """
-        return self.ending().get("state") == "done" and self.config().get("flags") == json.loads(json_of(_shown(flags)))
-
     def write_config(
         self,
         *,
@@ -335,7 +327,7 @@ class RunDirectory:
             self.config_path,
             {
                 "experiment": source,
-                "flags": _shown(flags),
+                "flags": {name: HIDDEN if value and _SECRET.search(name) else value for name, value in flags.items()},
                 "options": dict(options or {}),
                 "seed": seed,
                 "hosts": [asdict(host) for host in hosts],
@@ -370,11 +362,6 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     commit = lines[0].removeprefix("# branch.oid ")
     changed = any(not line.startswith("#") for line in lines)
     return None if commit == "(initial)" else {"commit": commit, "dirty": changed}
-
-
-def _shown(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flags without the values of those that are named after a secret."""
-    return {name: HIDDEN if value and _SECRET.search(name) else value for name, value in flags.items()}
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:

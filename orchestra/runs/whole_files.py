@@ -56,21 +56,12 @@ def write_json(path: Path, value: object, *, mode: int = 0o644) -> None:
         TypeError: `value` holds something that JSON cannot express.
         OSError: the folder cannot be written to.
     """
-    text = json_of(value)
-    with replacing(path, mode=mode) as file:
-        file.write(text)
-
-
-def json_of(value: object) -> bytes:
-    """Return the text that `write_json` writes.
-
-    Raises:
-        TypeError: `value` holds something that JSON cannot express.
-    """
     try:
-        return to_json(value, indent=2, inf_nan_mode="null", fallback=_plain) + b"\n"
+        text = to_json(value, indent=2, inf_nan_mode="null", fallback=_plain) + b"\n"
     except PydanticSerializationError as error:
         raise TypeError(str(error)) from error
+    with replacing(path, mode=mode) as file:
+        file.write(text)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -245,10 +245,6 @@ def test_a_run_is_left_as_it_was_where_it_cannot_go_on(tmp_path: Path, capsys: p
     assert "continue with" not in printed.out, "that would fail likewise"
     assert [*(file.read_bytes() for file in files[:2]), learned(run)] == [*before[:2], before[3]]
 
-    assert main(["run", "--resume", str(path)]) == 0
-    assert capsys.readouterr().out == f"the run in {path} is done; it goes on with other flags, such as more --steps\n"
-    assert [*(file.read_bytes() for file in files[:2]), learned(run)] == [*before[:2], before[3]]
-
     with run.metrics.open("ab") as file:
         file.write(b"broken\n")
     assert "not a record" in refusal(capsys, "--resume", path, "--steps", "900")
