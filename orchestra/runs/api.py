@@ -162,7 +162,6 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
         run = planned.resumed or _new_directory(planned, clock)
         with locked(run) as stale, _kept_if_refused(run, resumed=planned.resumed is not None):
             resume_from = None if planned.resumed is None else run.newest_state().absolute()
-            run.read_metrics()  # refuses damaged ones, to which the run would add
             run.write_config(
                 experiment=planned.launch.experiment,
                 function=planned.launch.function,

@@ -124,7 +124,8 @@ def test_our_experiments_are_found_by_name_and_others_are_not() -> None:
     named, within, unknown, file = loaded(Path("qmix_3m"), Path("dmcaf/qmix"), Path("qmix_9m"), Path("qmix_9m.py"))
     assert (named, within) == ("qmix_3m", "qmix_3m")
     assert unknown.startswith(
-        "refused: there is no file 'qmix_9m'; the experiments that come with orchestra are dmcaf/aw_qmix, "
+        "refused: there is no file 'qmix_9m' (did you mean qmix_8m?); the experiments that come with orchestra are "
+        "dmcaf/aw_qmix, "
     )
     assert unknown.endswith("qplex_3m, train")
     assert ", lunar_lander" not in unknown  # a program of its own, which makes many runs
