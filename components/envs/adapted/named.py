@@ -153,7 +153,7 @@ def _own(
             raise UsageError(f"--env: there is no file {place!r}")
         module: Any = import_file(path, "environment")
     else:
-        module = _imported(place, f"--env {env}")
+        module = _imported(place, f"--env {env}", did_you_mean(place, KINDS))
     make = getattr(module, name, None)
     if not callable(make):
         raise UsageError(f"--env: {place} has no function {name!r}")
@@ -214,13 +214,12 @@ def _refuse_rewards(rewards: Rewards, whose: str) -> None:
         raise UsageError(f"--rewards {rewards}: {whose} is one agent, whose reward is the team's")
 
 
-def _imported(module: str, whose: str) -> Any:
+def _imported(module: str, whose: str, hint: str = "") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
         missing = str(getattr(error, "name", None) or module).partition(".")[0]
-        hint = did_you_mean(module, KINDS) or f"; is it installed? pip install {missing}"
-        raise UsageError(f"{whose}: {error}{hint}") from error
+        raise UsageError(f"{whose}: {error}{hint}; is it installed? pip install {missing}") from error
 
 
 def _installed(package: str) -> None:

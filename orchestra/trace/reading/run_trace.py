@@ -94,8 +94,9 @@ class RunTrace:
         groups: dict[tuple[str, int], dict[str, list[TraceFile]]] = {}
         with ExitStack() as stack:
             files = trace_files(path)
-            self.empty = [each for each in files if len(files) > 1 and each.stat().st_size == 0]
-            for each in files if len(self.empty) == len(files) else [file for file in files if file not in self.empty]:
+            written = [each for each in files if each.stat().st_size > 0] or files  # if all are empty, it says so
+            self.empty = [each for each in files if each not in written]
+            for each in written:
                 file = stack.enter_context(TraceFile(each))
                 stem = each.name.rsplit(".", 2)[0]
                 groups.setdefault((file.header.node, file.header.generation), {}).setdefault(stem, []).append(file)
