@@ -463,3 +463,10 @@ def test_an_environment_says_from_which_return_on_it_counts_as_solved(arguments:
     spec = named.factory_of("gymnasium:CartPole-v1", arguments)(1, seed=0).spec
     assert (spec.can_be_won, spec.reward_threshold) == (False, 475.0)
     assert named.factory_of("gymnasium:Pendulum-v1", {})(1, seed=0).spec.reward_threshold is None
+
+
+def test_a_module_that_is_not_there_may_have_meant_a_kind_and_may_be_missing() -> None:
+    with pytest.raises(UsageError, match=r"No module named 'gym' \(did you mean gymnasium\?\); is it installed\?"):
+        named.factory_of("gym:make", {})(1, seed=0)
+    with pytest.raises(UsageError, match=r"No module named 'pettingzoo\.no'; is it installed\? pip install pettingzoo"):
+        named.factory_of("pettingzoo:pettingzoo.no", {})(1, seed=0)
