@@ -220,6 +220,21 @@ def experiment(
         waiting=waiting,
     )
     choice.check_environment(made.spec)
+    choice.check_used(
+        experiment,
+        {
+            "learning_rate": learning_rate,
+            "optimizer": optimizer,
+            "gamma": gamma,
+            "td_lambda": td_lambda,
+            "hidden_size": hidden_size,
+            "init": init,
+            "kernels": kernels,
+            "target_update_interval": target_update_interval,
+            "critic_steps": critic_steps,
+            "double_q": double_q,
+        },
+    )
     learning = choice.configured(
         {
             "learning_rate": choice.or_default(learning_rate, 1e-3, of_coma=5e-4),

@@ -4,6 +4,7 @@ from .algorithm import ALGORITHMS as ALGORITHMS
 from .algorithm import Algorithm as Algorithm
 from .algorithm import class_of as class_of
 from .algorithm import named as named
+from .algorithm import passes_on as passes_on
 from .algorithm import prepare as prepare
 from .base import EpisodeBatch as EpisodeBatch
 from .base import Policy as Policy

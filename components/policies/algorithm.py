@@ -53,11 +53,10 @@ class Algorithm:
             shared: options that a class gets if it passes further keywords on, as a subclass of ours does.
             chosen: options of its own.
         """
-        passes_on = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(policy).parameters.values())
         ours = f"{policy.__module__}:{policy.__qualname__}"
         # One of ours stays a name, so that a worker that receives it does not import torch.
         known = next((each for each in ALGORITHMS.values() if each.own_flags and each.policy == ours), cls(policy))
-        return known.configured(**(shared if passes_on else {}), **chosen)
+        return known.configured(**(shared if passes_on(policy) else {}), **chosen)
 
     def on_device(self, device: str) -> "Algorithm":
         """Return the algorithm on a device.
@@ -122,6 +121,11 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
 }
 """The algorithms of this package, by the names that the command line uses."""
+
+
+def passes_on(policy: type[Policy]) -> bool:
+    """Return whether a class takes further keywords, as a subclass of ours does that hands them to it."""
+    return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(policy).parameters.values())
 
 
 def named(algorithm: str | type[Policy]) -> str:

@@ -70,8 +70,8 @@ def command(arguments: list[str]) -> int:
     maps = _checked_maps(suite, options)
     folder = options.folder or Path("suites") / suite.name
     simulated = _check_further(further)
-    if further and not options.report_only:
-        check_run(_words(options.algorithms[0], maps[0], 1, options.steps, further))
+    for algorithm in () if options.report_only else options.algorithms:
+        check_run(_words(algorithm, maps[0], 1, options.steps, further))
     queue = RunQueue(folder, parallel=options.parallel)
     _check_settings(folder, suite, options.steps, further)
     saved = SavedRuns(suite=suite.name, steps=options.steps, flags=tuple(further), episodes=options.episodes, runs=())

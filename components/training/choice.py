@@ -1,6 +1,7 @@
 """The algorithm that a run learns by: one of `policies.ALGORITHMS`, or a class of the user's own file."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +12,10 @@ from components.policies.base import Policy
 from orchestra import UsageError
 
 T = TypeVar("T")
+SHARED = frozenset(
+    ("learning_rate", "optimizer", "gamma", "td_lambda", "hidden_size", "init", "kernels", "target_update_interval")
+)
+"""Flags of all algorithms but classes, which have their own. A class that passes keywords on has them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,28 @@ class AlgorithmChoice:
         if drop_stale is None and self.own_class is not None and not pulls:
             return self.own_class.max_staleness
         return drop_stale
+
+    def check_used(self, experiment: Callable[..., object], given: Mapping[str, Any]) -> None:
+        """Refuse a flag that the algorithm does not use, where it differs from its default.
+
+        Args:
+            experiment: has the defaults.
+            given: the values of `SHARED`, `critic_steps` and `double_q`.
+
+        Raises:
+            UsageError: there is such a flag.
+        """
+        if self.own_class is None:
+            used = SHARED | {"critic_steps" if self.is_coma else "double_q"}
+        else:
+            used = SHARED if policies.passes_on(self.own_class) else frozenset[str]()
+        parameters = inspect.signature(experiment).parameters
+        for name, value in given.items():
+            if name not in used and value != parameters[name].default:
+                raise UsageError(
+                    f"--{name.replace('_', '-')}: {value!r} is not allowed: {self.title} does not use this flag; "
+                    "leave it out"
+                )
 
     def configured(
         self, shared: "policies.RecurrentOptions", chosen: Mapping[str, Any], *, critic_steps: int, double_q: bool

@@ -92,6 +92,28 @@ def test_the_values_of_its_options_are_checked(option: str, value: object, expec
         flags_of(load_experiment(ROOT / "experiments" / "qmix_8m.py"), given)[1].validated(given)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--algorithm ppo --optimizer rmsprop", "--optimizer: 'rmsprop' is not allowed: ppo does not use this flag"),
+        ("--algorithm mappo --kernels torch", "--kernels: 'torch' is not allowed: mappo does not use this flag"),
+        (
+            f"--algorithm {FILE}:ActorCritic --td-lambda 0.5",
+            "--td-lambda: 0.5 is not allowed: actorcritic does not use",
+        ),
+        ("--algorithm coma --no-double-q", "--double-q: False is not allowed: coma does not use this flag"),
+        ("--algorithm qmix --critic-steps 4", "--critic-steps: 4 is not allowed: qmix does not use this flag"),
+        ("--algorithm ppo --optimizer adam --gamma 0.9", None),  # a default, and an option of its own
+        ("--algorithm coma --critic-steps 4 --td-lambda 0.5", None),
+        ("--algorithm vdn --no-double-q --optimizer rmsprop", None),
+        (f"--algorithm {ROOT / 'docs' / 'examples' / 'weighted_qmix.py'}:WeightedQmix --td-lambda 0.5", None),
+    ],
+)
+def test_a_flag_that_an_algorithm_does_not_use_is_refused(words: str, expected: str | None, capsys) -> None:
+    assert main(["run", str(ROOT / "experiments" / "train.py"), *words.split(), "--dry-run"]) == (2 if expected else 0)
+    assert (expected or "") in capsys.readouterr().err
+
+
 def test_the_help_of_a_run_shows_its_options(capsys) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["run", str(ROOT / "experiments" / "qmix_8m.py"), "--algorithm", f"{FILE}:ActorCritic", "--help"])

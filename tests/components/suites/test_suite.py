@@ -18,7 +18,7 @@ from components.suites.figure import suite_figure
 from components.suites.published import SMAC, SMACV2, SUITES
 from components.suites.report import as_csv, as_markdown, marl_eval, rows
 from components.suites.scores import Reached, Scores, scores_of
-from orchestra import RunDirectory, RunQueue, UsageError
+from orchestra import RunDirectory, RunQueue, UsageError, check_run
 
 FILE = Path(__file__)
 
@@ -142,7 +142,10 @@ def done(queue: RunQueue, name: str, rates: Sequence[float]) -> None:
 
 @pytest.fixture
 def worked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunQueue]:
-    """Queues that the command has worked through; a run of seed 2 fails, all others are done at once."""
+    """Queues that the command has worked through; a run of seed 2 fails, all others are done at once.
+
+    No run is checked in advance, which takes a second: a test of what is refused brings `checked` with it.
+    """
     queues: list[RunQueue] = []
 
     def work_through(queue: RunQueue, *, title: str) -> None:
@@ -158,9 +161,16 @@ def worked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunQueue]:
         return {jitter: {"win_rate": 1 / (1 + jitter), "return": 20.0, "episodes": episodes} for jitter in jitters}
 
     monkeypatch.setattr(module, "work_through", work_through)
+    monkeypatch.setattr(module, "check_run", lambda _: None)
     monkeypatch.setattr("components.suites.jittered.battles_of", battles)
     monkeypatch.chdir(tmp_path)
     return queues
+
+
+@pytest.fixture
+def checked(worked: list[RunQueue], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`worked`, where a run of each algorithm is checked in advance as a user's is."""
+    monkeypatch.setattr(module, "check_run", check_run)
 
 
 def test_a_suite_plans_a_run_for_each_map_and_seed_and_reports_those_that_are_done(
@@ -275,6 +285,7 @@ def test_a_file_of_runs_that_does_not_fit_is_refused(worked: list[RunQueue], tmp
     assert len(worked) == 1, "a refused suite starts nothing"
 
 
+@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -293,6 +304,14 @@ def test_flags_that_do_not_fit_all_runs_are_refused_before_any(
     assert str(raised.value).startswith(said)
     assert worked == []
     assert not Path("suites").exists(), "the corrected command may use the folder"
+
+
+@pytest.mark.usefixtures("checked")
+def test_an_algorithm_that_does_not_exist_is_refused_before_any_run(worked: list[RunQueue]) -> None:
+    with pytest.raises(UsageError, match=r"algorithm: 'qmx' is not allowed: it must be qmix.*did you mean qmix"):
+        suite_of("--maps", "2s3z", "--algorithms", "vdn", "qmx")
+    assert worked == []
+    assert not Path("suites").exists()
 
 
 @pytest.mark.minutes
