@@ -43,8 +43,9 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the battles and of the player (default: 0)")
     parser.add_argument("--fps", type=float, default=4.0, help="frames shown per second (default: 4)")
     options = parser.parse_strictly(arguments)
-    limits = (("episodes", options.episodes, 1), ("seed", options.seed, 0), ("every", options.every, 1))
-    for name, value, least in limits:
+    limits = (("episodes", 1), ("seed", 0), ("every", 1), ("step", 0))
+    for name, least in limits:
+        value = getattr(options, name)
         if value is not None and value < least:
             raise UsageError(f"--{name}: {value} is not allowed: it must be {least} or more")
     if not 0.1 <= options.fps <= 50.0:
@@ -127,7 +128,7 @@ def _to_file(battles: "Sequence[Recorded]", path: Path, step: int | None, stride
         step = battle.busiest()
     else:
         battle = battles[0]
-        if not 0 <= step < len(battle.frames):
+        if step >= len(battle.frames):
             raise UsageError(f"--step: {step} is not allowed: the battle went from step 0 to {len(battle.frames) - 1}")
     save_picture(battle, path, step)
     print(f"saved {path} (step {step})")

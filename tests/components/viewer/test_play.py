@@ -337,6 +337,7 @@ def test_a_run_s_best_policy_plays_or_the_one_that_is_asked_for(
         (["3m", "--save", "battle.doc"], "must end in one of .gif, .mp4, .png, .pdf, .svg"),
         (["3m", "--save", "no/such/folder/battle.gif"], "there is no folder 'no/such/folder'"),
         (["3m", "--step", "3"], "--step selects the step of a picture"),
+        (["3m", "--save", "battle.png", "--step", "-1"], "--step: -1 is not allowed: it must be 0 or more"),
         (["3m", "--save", "battle.png", "--step", "999"], "--step: 999 is not allowed: the battle went from step 0 to"),
     ],
 )
