@@ -231,9 +231,9 @@ def experiment(
             "init": init,
             "kernels": kernels,
             "target_update_interval": target_update_interval,
-            "critic_steps": critic_steps,
-            "double_q": double_q,
         },
+        critic_steps=critic_steps,
+        double_q=double_q,
     )
     learning = choice.configured(
         {

@@ -12,10 +12,6 @@ from components.policies.base import Policy
 from orchestra import UsageError
 
 T = TypeVar("T")
-SHARED = frozenset(
-    ("learning_rate", "optimizer", "gamma", "td_lambda", "hidden_size", "init", "kernels", "target_update_interval")
-)
-"""Flags of all algorithms but classes, which have their own. A class that passes keywords on has them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +66,28 @@ class AlgorithmChoice:
             return self.own_class.max_staleness
         return drop_stale
 
-    def check_used(self, experiment: Callable[..., object], given: Mapping[str, Any]) -> None:
+    def check_used(
+        self, experiment: Callable[..., object], shared: Mapping[str, Any], *, critic_steps: int, double_q: bool
+    ) -> None:
         """Refuse a flag that the algorithm does not use, where it differs from its default.
 
         Args:
             experiment: has the defaults.
-            given: the values of `SHARED`, `critic_steps` and `double_q`.
+            shared: the flags of several algorithms. Of classes, those have them that pass further keywords on.
+            critic_steps: COMA's.
+            double_q: of the algorithms that learn values.
 
         Raises:
             UsageError: there is such a flag.
         """
-        if self.own_class is None:
-            used = SHARED | {"critic_steps" if self.is_coma else "double_q"}
-        else:
-            used = SHARED if policies.passes_on(self.own_class) else frozenset[str]()
+        unused = {} if self.own_class is None or policies.passes_on(self.own_class) else dict(shared)
+        if not self.is_coma:
+            unused["critic_steps"] = critic_steps
+        if self.is_coma or self.own_class is not None:
+            unused["double_q"] = double_q
         parameters = inspect.signature(experiment).parameters
-        for name, value in given.items():
-            if name not in used and value != parameters[name].default:
+        for name, value in unused.items():
+            if value != parameters[name].default:
                 raise UsageError(
                     f"--{name.replace('_', '-')}: {value!r} is not allowed: {self.title} does not use this flag; "
                     "leave it out"
