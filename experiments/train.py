@@ -107,8 +107,10 @@ def experiment(
         bool, Field(description="with --rollout-length: play while the last steps are learned, one version behind")
     ] = False,
     buffer_size: Annotated[int, Field(ge=1, description="capacity of the replay buffer in episodes")] = 5_000,
-    learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
-    updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.2,
+    learning_starts: Annotated[int, Field(ge=1, description="off policy: episodes before the first batch")] = 64,
+    updates_per_episode: Annotated[
+        float, Field(gt=0, description="off policy: gradient steps for each episode played")
+    ] = 0.2,
     prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
     federated: Annotated[bool, Field(description="episodes stay on their host; only those of a batch travel")] = False,
     learning_rate: Annotated[float | None, Field(gt=0, description="of the optimiser; 1e-3, COMA 5e-4")] = None,
@@ -234,6 +236,8 @@ def experiment(
         },
         critic_steps=critic_steps,
         double_q=double_q,
+        exploration={"epsilon_start": epsilon_start, "epsilon_end": epsilon_end, "epsilon_steps": epsilon_steps},
+        replay={"learning_starts": learning_starts, "updates_per_episode": updates_per_episode},
     )
     learning = choice.configured(
         {

@@ -76,7 +76,8 @@ def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: p
     if path.stem in IN_ROUNDS:
         small |= {"rollout_length": 20, "epochs": 1, "minibatches": 4}
         known |= {"epochs", "minibatches"}  # of the algorithm's class
-        del small["batch_size"]
+        for name in ("batch_size", "learning_starts", "updates_per_episode"):
+            del small[name]
     flags = [word for name, value in small.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]
     run = ["run", path, *flags, "--single-process", "--runs-dir", tmp_path]
     assert main([str(word) for word in run]) == 0

@@ -137,6 +137,8 @@ class Policy(ActingPolicy):
     max_staleness: ClassVar[int | None] = None
     """Largest policy lag, in versions, of a segment's steps from which it learns; None for any. The Trainer leaves out
     and counts segments with an older step."""
+    uses_epsilon: ClassVar[bool] = True
+    """False if actions of training are drawn from the policy's distribution, whatever the exploration rate is."""
 
     def prepare(self) -> None:  # a policy may have nothing to prepare
         """Allocate and compile for learning. A learner calls this once, before its first batch."""

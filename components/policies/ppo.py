@@ -19,6 +19,8 @@ class Clipped(InRounds):
         ValueError: the environment does not have what the networks need.
     """
 
+    uses_epsilon: ClassVar[bool] = False
+
     def _learn_as(self, spec: EnvSpec, networks: Networks, learning: Learning, *, seed: int, device: str) -> None:
         from components.policies.on_policy import OnPolicy  # imports torch
 

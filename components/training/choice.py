@@ -67,7 +67,14 @@ class AlgorithmChoice:
         return drop_stale
 
     def check_used(
-        self, experiment: Callable[..., object], shared: Mapping[str, Any], *, critic_steps: int, double_q: bool
+        self,
+        experiment: Callable[..., object],
+        shared: Mapping[str, Any],
+        *,
+        critic_steps: int,
+        double_q: bool,
+        exploration: Mapping[str, Any],
+        replay: Mapping[str, Any],
     ) -> None:
         """Refuse a flag that the algorithm does not use, where it differs from its default.
 
@@ -76,6 +83,8 @@ class AlgorithmChoice:
             shared: the flags of several algorithms. Of classes, those have them that pass further keywords on.
             critic_steps: COMA's.
             double_q: of the algorithms that learn values.
+            exploration: the flags of ε, for policies that use it.
+            replay: the flags of the replay buffer's pace, off policy.
 
         Raises:
             UsageError: there is such a flag.
@@ -85,6 +94,10 @@ class AlgorithmChoice:
             unused["critic_steps"] = critic_steps
         if self.is_coma or self.own_class is not None:
             unused["double_q"] = double_q
+        if self.own_class is not None and not self.own_class.uses_epsilon:
+            unused |= exploration
+        if self.on_policy:
+            unused |= replay
         parameters = inspect.signature(experiment).parameters
         for name, value in unused.items():
             if value != parameters[name].default:

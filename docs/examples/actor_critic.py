@@ -51,6 +51,7 @@ class ActorCritic(ModulePolicy):
 
     on_policy = True
     max_staleness: ClassVar[int | None] = 4
+    uses_epsilon: ClassVar[bool] = False
     fields: Mapping[str, FieldSpec] = {"log_prob": LOG_PROB, "value": VALUE}  # never changed
 
     def __init__(

@@ -103,6 +103,13 @@ def test_the_values_of_its_options_are_checked(option: str, value: object, expec
         ),
         ("--algorithm coma --no-double-q", "--double-q: False is not allowed: coma does not use this flag"),
         ("--algorithm qmix --critic-steps 4", "--critic-steps: 4 is not allowed: qmix does not use this flag"),
+        ("--algorithm ppo --epsilon-end 0", "--epsilon-end: 0.0 is not allowed: ppo does not use this flag"),
+        ("--algorithm mappo --epsilon-steps 9", "--epsilon-steps: 9 is not allowed: mappo does not use this flag"),
+        (f"--algorithm {FILE}:ActorCritic --epsilon-start 0.5", "--epsilon-start: 0.5 is not allowed: actorcritic"),
+        ("--algorithm pqn --learning-starts 8", "--learning-starts: 8 is not allowed: pqn does not use this flag"),
+        ("--algorithm coma --updates-per-episode 1", "--updates-per-episode: 1.0 is not allowed: coma does not use"),
+        ("--algorithm pqn --epsilon-end 0 --epsilon-steps 9", None),
+        ("--algorithm coma --epsilon-end 0.1", None),
         ("--algorithm ppo --optimizer adam --gamma 0.9", None),  # a default, and an option of its own
         ("--algorithm coma --critic-steps 4 --td-lambda 0.5", None),
         ("--algorithm vdn --no-double-q --optimizer rmsprop", None),
