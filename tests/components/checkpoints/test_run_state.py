@@ -128,12 +128,7 @@ def learned(run: RunDirectory) -> tuple[int, str]:
     [
         {"updates_per_episode": 0.5},
         {"updates_per_episode": 0.5, "prioritized": True, "proxy": False},
-        {
-            "algorithm": "coma",
-            "critic_steps": 2,
-            "workers": 1,
-            "learning_starts": 64,
-        },  # the default: COMA has no use of it
+        {"algorithm": "coma", "critic_steps": 2, "workers": 1, "learning_starts": 64},  # COMA takes the default alone
     ],
     ids=["qmix", "prioritised, no proxy", "coma"],
 )
