@@ -50,8 +50,9 @@ def test_the_first_screen_names_make_targets_that_exist() -> None:
 def test_every_flag_that_the_readme_types_is_understood() -> None:
     flags = Flags.of(load_experiment(ROOT / "experiments" / "qmix_8m.py"))
     own = {"experiments/qmix_8m.py", "--dry-run", "--help", "--resume", "RUN_DIR", "--seed", "1", "--trace", "full"}
+    own |= {"--hosts", "cpu1,cpu2,cpu3"}
     runs = [command[2:] for command in commands() if command[:2] == ["orchestra", "run"]]
-    assert len(runs) == 5
+    assert len(runs) == 6
     for words in runs:
         flags.parse([word for word in words if word not in own])
 
