@@ -248,7 +248,7 @@ class Battles(BattleMemory):
         kernel.reset_all(np.ascontiguousarray(which), self._start, self._played, self._seen, self._outcome)
 
     def prepare(self) -> None:
-        """Compile the kernel, which takes some twenty seconds once on a machine. The first `reset` does it too."""
+        """Compile the kernel, which takes some ten seconds once on a machine. The first `reset` does it too."""
         kernel.CODE.compile_once("the battle simulator", self._calls(), beside=f"{__name__}:compile_views")
 
     def preload(self) -> None:

@@ -136,11 +136,12 @@ class CompiledPackage:
                 os.replace(file.name, copy)
         tempfile.TemporaryFile(dir=home).close()
 
-    def compiled(self, function: _F, *, internal: bool = False, **options: Any) -> _F:
-        """Return `function` as numba compiles it at its first call. The result is cached; fast-math is an option.
+    def compiled(self, function: _F, *, internal: bool = False, cached: bool = True, **options: Any) -> _F:
+        """Return `function` as numba compiles it at its first call. Fast-math is an option.
 
         Args:
             internal: only compiled functions call it. Without an entry for Python it compiles sooner.
+            cached: the result is kept on disk. Without it, cached functions that call this one have its code in theirs.
         """
         config = import_numba().config
         usual, config.CACHE_DIR = config.CACHE_DIR, str(self.home)
@@ -150,7 +151,7 @@ class CompiledPackage:
                 file = str(self.home / Path(plain.__code__.co_filename).name)
                 plain.__code__ = plain.__code__.replace(co_filename=file)
             options |= {"no_cpython_wrapper": internal, "no_cfunc_wrapper": True}
-            jit = import_numba().njit(cache=COMPILED and not internal, nogil=True, error_model="numpy", **options)
+            jit = import_numba().njit(cache=COMPILED and cached, nogil=True, error_model="numpy", **options)
             return cast("_F", jit(function))
         finally:
             config.CACHE_DIR = usual

@@ -4,7 +4,7 @@
 nobody commands the enemies. Arrays come in plain tuples: numba unpacks those faster than named ones.
 """
 
-from .compiling import compiled, internal
+from .compiling import compiled, shared
 from .constants import Bools, Doubles, Ints, Outcome, Played, Records, Seen, Start, Ways
 from .episode import judge, line_up
 from .finding import ALL_IN_VIEW, find, forget_dead
@@ -26,7 +26,7 @@ def first_refused(actions: Ints, battles: Records, available: Bools) -> int:
     return -1
 
 
-@internal
+@shared
 def show_battle(b: int, played: Played, seen: Seen) -> None:
     """Write what can be seen of battle b."""
     units, battles, kinds, rules = played

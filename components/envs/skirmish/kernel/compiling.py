@@ -15,6 +15,11 @@ compiled = CODE.compiled
 
 def internal(function: _F) -> _F:
     """Compile for other compiled functions alone, which takes less time: Python can't call it."""
+    return CODE.compiled(function, internal=True, cached=False)
+
+
+def shared(function: _F) -> _F:
+    """Compile for other compiled functions alone, as `internal`, and keep it on disk for the process beside."""
     return CODE.compiled(function, internal=True)
 
 
