@@ -88,7 +88,7 @@ def unknown(rest: Sequence[str], known: Iterable[str]) -> str:
         return f"unexpected argument {flags[0]!r}; a value that begins with a dash is written --flag={flags[0]}"
     given = flags[0].partition("=")[0]
     if given == "--":
-        return "argument '--' is not allowed before flags"
+        return "unexpected argument '--'"
     return f"unknown flag {given}{did_you_mean(given, known)}"
 
 

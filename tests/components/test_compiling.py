@@ -13,6 +13,7 @@ import pytest
 
 from components.envs.skirmish import compiling
 from components.envs.skirmish.compiling import COMPILED, CompiledPackage
+from components.envs.skirmish.kernel import CODE, batch, views
 
 
 @pytest.fixture
@@ -138,9 +139,18 @@ from components.envs.skirmish.compiling import CompiledPackage
 HERE = Path(__file__).parent
 CODE = CompiledPackage("loops", HERE, [HERE / "caches"])
 
+def add(x, y):
+    return x + y
+
+add = CODE.compiled(add, internal=True)
+
 @CODE.compiled
 def double(x):
-    return 2 * x
+    return add(x, x)
+
+@CODE.compiled
+def triple(x):
+    return add(add(x, x), x)
 
 def compile_double():
     double(1)
@@ -173,6 +183,21 @@ def test_a_second_process_compiles_some_of_the_functions(loops):
     assert sum(loops.double.stats.cache_hits.values()) == 1
     assert sum(loops.double.stats.cache_misses.values()) == 0
     assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["Compiling", "Compiled"]
+
+
+@needs_compiler
+def test_an_internal_function_that_a_second_process_compiled_is_taken_from_the_cache(loops):
+    calls = {"wait": (loops.HERE / "done").read_text, "triple": lambda: loops.triple(1)}
+    loops.CODE.compile_once("the loops", calls, io.StringIO(), "loops_beside:compile_double")
+    assert sum(loops.add.stats.cache_hits.values()) == 1
+    assert sum(loops.triple.stats.cache_misses.values()) == 1
+    assert loops.triple(4) == 12
+
+
+@needs_compiler
+def test_the_simulator_keeps_what_both_processes_compile_on_disk():
+    assert Path(batch.show_battle.stats.cache_path).is_relative_to(CODE.home)
+    assert views.observe.stats.cache_path is None  # the code of `show_battle` has its
 
 
 @needs_compiler

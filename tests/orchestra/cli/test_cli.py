@@ -162,7 +162,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
             "file '3'",
         ),
         (["runn"], f"there is no command 'runn' (did you mean run?); the commands are {COMMANDS}"),
-        (["run", "errand.py", "--", "--seed", "1"], "argument '--' is not allowed before flags"),
+        (["run", "errand.py", "--", "--seed", "1"], "unexpected argument '--'"),
         (["run", "--sed", "errand.py"], "unknown flag --sed (did you mean --seed?)"),
         (["run", "nowhere.py"], "there is no file 'nowhere.py'"),
         (["run", "."], "'.' is a directory; name the experiment's file"),
