@@ -9,7 +9,7 @@ from orchestra.trace.format.encoding import Filters, PendingRecord
 
 FLIGHT_BYTES = 32 << 20
 """Bytes that the flight recorder of a run's root keeps, by default."""
-SMALL_FLIGHT_BYTES = 8 << 20
+SMALL_FLIGHT_BYTES = 4 << 20
 """Bytes that those of other nodes keep. A host may have many, and what they keep occupies memory of the senders."""
 SNAPSHOTS_PER_RING = 3
 """Snapshots of an actor while the ring of a flight recorder is filled once."""

@@ -110,7 +110,7 @@ def test_repeated_failures_do_not_fill_the_disk(ring: Any, toy: Any) -> None:
     ("settings", "root", "limit"),
     [
         ({}, True, 32 << 20),
-        ({}, False, 8 << 20),
+        ({}, False, 4 << 20),
         ({"flight_bytes": 3 << 20}, True, 3 << 20),
         ({"flight_bytes": 5}, False, 5),
     ],
