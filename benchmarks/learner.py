@@ -1,6 +1,7 @@
 """One gradient step of `Qmix` against the classic implementation: a loop over time steps, padding and a mask.
 
     python benchmarks/learner.py
+    python benchmarks/learner.py --device cuda --scenarios 8m 27m_vs_30m
 
 The classic learner is written as PyMARL's is: one GRU cell called per time step, inputs concatenated with one-hot
 vectors, four hypernetworks, everything computed for the padding too and masked in the loss. Both get the same batches
@@ -20,6 +21,10 @@ be quiet.
 
 The last table is of our learner alone, by the clock: a step with one thread and with several in turn, on batches drawn
 from the same memory, and the processor time of all threads.
+
+With `--device cuda` the figures are by the clock until the GPU has finished, of batches drawn from the same memory: our
+learner on the CPU with one thread and with four, on the GPU as it learns by default (a CUDA graph), on the GPU by plain
+operations of torch, and the classic implementation on the GPU. Ratios are over our learner on the CPU with one thread.
 """
 
 import argparse
@@ -79,8 +84,9 @@ class ClassicMixer(nn.Module):
 class ClassicLearner:
     """The learner of PyMARL, on the arrays of an `EpisodeBatch`."""
 
-    def __init__(self, spec: EnvSpec, like: Qmix) -> None:
+    def __init__(self, spec: EnvSpec, like: Qmix, device: str = "cpu") -> None:
         self.spec, self.gamma, hidden = spec, like.options.gamma, like.options.hidden_size
+        self.device = torch.device(device)
         n_inputs = spec.obs_size + spec.n_actions + spec.n_agents
         self.agent, self.target_agent = (ClassicAgent(n_inputs, hidden, spec.n_actions) for _ in range(2))
         sizes = (spec.n_agents, spec.state_size, like.mixer_embed, like.hypernet_size)
@@ -90,6 +96,8 @@ class ClassicLearner:
                 ours.data.copy_(theirs.data)
         for mixer in (self.mixer, self.target_mixer):
             self._copy_mixer(mixer, like)
+        for network in (self.agent, self.target_agent, self.mixer, self.target_mixer):
+            network.to(self.device)
         self.parameters = [*self.agent.parameters(), *self.mixer.parameters()]
         self.optimizer = torch.optim.RMSprop(self.parameters, lr=5e-4, alpha=0.99, eps=1e-5)
 
@@ -112,11 +120,11 @@ class ClassicLearner:
     def _inputs(self, obs: Tensor, actions: Tensor, t: int) -> Tensor:
         n_episodes, n_agents = len(obs), self.spec.n_agents
         last = one_hot(actions[:, max(t - 1, 0)], self.spec.n_actions).float() * (t > 0)
-        number = torch.eye(n_agents).expand(n_episodes, -1, -1)
+        number = torch.eye(n_agents, device=self.device).expand(n_episodes, -1, -1)
         return torch.cat([obs[:, t], last, number], dim=-1).reshape(n_episodes * n_agents, -1)
 
     def _unrolled(self, agent: ClassicAgent, obs: Tensor, actions: Tensor) -> Tensor:
-        hidden = torch.zeros(obs.shape[0] * self.spec.n_agents, agent.rnn.hidden_size)
+        hidden = torch.zeros(obs.shape[0] * self.spec.n_agents, agent.rnn.hidden_size, device=self.device)
         values = []
         for t in range(obs.shape[1]):
             q, hidden = agent(self._inputs(obs, actions, t), hidden)
@@ -124,14 +132,13 @@ class ClassicLearner:
         return torch.stack(values, dim=1)
 
     def loss(self, batch: EpisodeBatch) -> Tensor:
-        obs, state = torch.from_numpy(batch.obs), torch.from_numpy(batch.state)
-        actions, available = torch.from_numpy(batch.actions), torch.from_numpy(batch.available)
-        time = torch.arange(actions.shape[1])
-        lengths = torch.from_numpy(batch.lengths)
-        mask = (time < lengths[:, None]).float().unsqueeze(-1)
-        terminated = (
-            ((time == lengths[:, None] - 1) & torch.from_numpy(batch.terminated)[:, None]).float().unsqueeze(-1)
+        obs, state, actions, available, lengths, terminated, reward = (
+            torch.from_numpy(getattr(batch, name)).to(self.device)
+            for name in ("obs", "state", "actions", "available", "lengths", "terminated", "reward")
         )
+        time = torch.arange(actions.shape[1], device=self.device)
+        mask = (time < lengths[:, None]).float().unsqueeze(-1)
+        terminated = ((time == lengths[:, None] - 1) & terminated[:, None]).float().unsqueeze(-1)
         q = self._unrolled(self.agent, obs, actions)
         taken = q[:, :-1].gather(3, actions.unsqueeze(-1)).squeeze(-1)
         target_q = self._unrolled(self.target_agent, obs, actions)[:, 1:]
@@ -139,9 +146,7 @@ class ClassicLearner:
         chooser[~available] = -9999999
         best = target_q.gather(3, chooser[:, 1:].max(dim=3, keepdim=True)[1]).squeeze(-1)
         mixed = self.mixer(taken, state[:, :-1])
-        target = torch.from_numpy(batch.reward).unsqueeze(-1) + self.gamma * (1 - terminated) * self.target_mixer(
-            best, state[:, 1:]
-        )
+        target = reward.unsqueeze(-1) + self.gamma * (1 - terminated) * self.target_mixer(best, state[:, 1:])
         error: Tensor = (mixed - target.detach()) * mask
         return (error**2).sum() / mask.sum()
 
@@ -339,6 +344,41 @@ def measure_threads(numbers: list[int], spec: EnvSpec, replay: EpisodeReplay, ro
         )
 
 
+def measure_device(device: str, scenario: str, sizes: list[int], rounds: int) -> None:
+    """Print how long a step takes on the CPU and on `device`, for batches of several sizes."""
+    env = Skirmish(scenario)
+    env.prepare()
+    spec, rng = env.spec, np.random.default_rng(1)
+    replay = played(spec, 512)
+    lengths = replay.sample(len(replay), rng).batch.lengths
+    print(f"\n{scenario}, episodes of {lengths.mean():.1f} steps (longest {lengths.max()})")
+    learners: list[tuple[str, int, Qmix | ClassicLearner]] = [
+        ("CPU, 1 thread", 1, Qmix(spec)),
+        ("CPU, 4 threads", 4, Qmix(spec)),
+        (f"{device}, CUDA graph", 1, Qmix(spec, device=device)),
+        (f"{device}, operations of torch", 1, Qmix(spec, device=device, kernels="torch")),
+        (f"{device}, classic", 1, ClassicLearner(spec, Qmix(spec), device)),
+    ]
+    for n_episodes in sizes:
+        seconds: dict[str, list[float]] = {label: [] for label, *_ in learners}
+        for turn in range(-20, rounds):
+            batch = replay.sample(n_episodes, rng).batch
+            for label, threads, learner in learners:
+                # Batches of many lengths come before the measurement: each size is captured once.
+                if turn < -2 and learner is not learners[2][2]:
+                    continue
+                since = perf_counter()
+                with_threads(threads, learner.learn, batch)
+                torch.cuda.synchronize()
+                if turn >= 0:
+                    seconds[label].append(perf_counter() - since)
+        print(f"{f'batches of {n_episodes} episodes':<32}{'median':>8}{'fastest':>9}{'ratio':>8}")
+        base = seconds["CPU, 1 thread"]
+        for label, spent in seconds.items():
+            ratio = median(one / other for one, other in zip(base, spent, strict=True))
+            print(f"{label:<32}{1e3 * median(spent):8.2f}{1e3 * min(spent):9.2f}{ratio:8.2f}")
+
+
 def classic_of(spec: EnvSpec) -> ClassicLearner:
     return ClassicLearner(spec, Qmix(spec))
 
@@ -347,8 +387,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--device", default="cpu", help="cuda or cuda:N: compare learning there with the CPU")
+    parser.add_argument("--scenarios", nargs="+", default=["8m"], help="those of the comparison of devices")
+    parser.add_argument("--episodes", type=int, nargs="+", default=[32, 128, 512], help="batch sizes of it")
     args = parser.parse_args()
     print(f"torch {torch.__version__}, ms per gradient step of 32 episodes, medians of {args.rounds} rounds in turns")
+    if args.device != "cpu":
+        print(torch.cuda.get_device_name(args.device))
+        for scenario in args.scenarios:
+            measure_device(args.device, scenario, args.episodes, args.rounds)
+        return
     env = Skirmish("8m")
     env.prepare()
     replay = played(env.spec, 256)

@@ -10,7 +10,6 @@ Sizes: R rows (agents of all frames) in blocks, one block per time step; P pairs
 of a part; O inputs; H hidden units; U actions.
 """
 
-import warnings
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -22,6 +21,7 @@ from torch.nn.functional import embedding, linear
 from torch.nn.utils.rnn import PackedSequence
 
 from components.policies import kernel
+from components.policies.gru import unrolled
 from components.policies.inputs import AgentInputs
 from components.policies.kernel.product import ROWS, padded
 from components.policies.parallel import run_parts, summed
@@ -121,11 +121,8 @@ def agent_values_by_torch(inputs: AgentInputs, n_agents: int, embed: nn.Linear, 
     (living,) = inputs.living
     w, table = pair_table(embed, living.obs.shape[1], n_agents)
     x = torch.cat([table, torch.addmm(embedding(living.pairs, table), living.obs, w.t())]).relu()
-    with warnings.catch_warnings():
-        # Its weights lie in one tensor with all others, for the optimiser; that costs cuDNN a small copy.
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-        packed: Tensor = gru(PackedSequence(embedding(inputs.picks, x), torch.from_numpy(inputs.blocks)))[0].data
-    return linear(packed, head.weight, head.bias)
+    packed, _ = unrolled(gru, PackedSequence(embedding(inputs.picks, x), torch.from_numpy(inputs.blocks)))
+    return linear(packed.data, head.weight, head.bias)
 
 
 def pair_table(embed: nn.Linear, obs_size: int, n_agents: int) -> tuple[Tensor, Tensor]:

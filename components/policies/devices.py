@@ -57,7 +57,7 @@ def opened(device: str) -> "torch.device":
     """Return a device on which the same seed gives the same numbers.
 
     On a GPU this changes the whole process: cuBLAS and cuDNN get workspaces of a fixed size, and operations that sum in
-    an undefined order are replaced by deterministic ones.
+    an undefined order are replaced by deterministic ones. Products of GRUs are of whole float32 numbers, not of TF32.
     """
     import torch
 
@@ -65,4 +65,7 @@ def opened(device: str) -> "torch.device":
     if found.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        # Nothing here reads what it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch's
+        torch.backends.cudnn.allow_tf32 = False
     return found

@@ -1,5 +1,6 @@
 """Independent Q-learning with recurrent agents (Tan 1993; Tampuu et al. 2017), the base of VDN and QMIX."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -18,7 +19,8 @@ from components.policies.options import RecurrentOptions
 from components.policies.packing import Packing
 from components.policies.parallel import own_threads
 from components.policies.recurrent import PackedSteps, RecurrentPolicy
-from components.policies.td_parts import TdParts
+from components.policies.td_graph import TdGraph
+from components.policies.td_parts import TdParts, TdSums
 
 
 class Unmixed(nn.Module):
@@ -77,15 +79,10 @@ class Iql(RecurrentPolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
             FloatingPointError: the gradient is not finite; no parameter has changed then.
         """
-        optimizer, what, parts = self._optimizers["all"], f"update {self.updates}", self._td_parts
+        optimizer, what = self._optimizers["all"], f"update {self.updates}"
         with own_threads():
-            if parts is not None:
-                self._check(batch)
-                weights = [
-                    list(chain.from_iterable(network.parameters() for network in networks.values()))
-                    for networks in (self._online, self._target)
-                ]
-                sums = parts.gradient(batch, self._n_parts(len(batch)), *weights, out=optimizer.gradient)
+            sums = self._gradient(batch)
+            if sums is not None:
                 told = {**sums.metrics, "grad_norm": optimizer.descend(what)}
                 result = TrainStepResult(told, self._priorities(sums.errors, batch))
             else:
@@ -97,16 +94,45 @@ class Iql(RecurrentPolicy):
             self.update_targets()
         return result
 
+    def _gradient(self, batch: EpisodeBatch) -> TdSums | None:
+        """Fill the optimiser's gradient with that of `batch`; None if operations that torch records have to."""
+        out, parts, graph = self._optimizers["all"].gradient, self._td_parts, self._td_graph
+        if parts is None and graph is None:
+            return None
+        self._check(batch)
+        if graph is not None:
+            return graph.gradient(batch)
+        assert parts is not None
+        return parts.gradient(batch, self._n_parts(len(batch)), _weights(self._online), _weights(self._target), out=out)
+
     @cached_property
     def _td_parts(self) -> TdParts | None:
-        """What computes the gradient; None if torch does: on a GPU, for another loss, beside frozen parameters."""
-        mixing, kind = self._mixing(), type(self)
-        own = all(getattr(kind, name) is getattr(Iql, name) for name in ("td_loss", "values", "targets", "prepared"))
-        compiled = self.options.compiled and self._device.type == "cpu"
-        if mixing is None or not own or not compiled or not self._optimizers["all"].learns_all:
+        """What computes the gradient on a CPU."""
+        mixing = self._mixing()
+        if mixing is None or not self._plain or not self.options.compiled or self._device.type != "cpu":
             return None
         given = {"gamma": self.options.gamma, "td_lambda": self.options.td_lambda}
         return TdParts(self.spec, mixing, double_q=self.double_q, **given)
+
+    @cached_property
+    def _td_graph(self) -> TdGraph | None:
+        """What computes the gradient on a GPU."""
+        if self._mixing() is None or not self._plain or self.options.kernels == "torch" or self._device.type != "cuda":
+            return None
+        return self._make_td_graph()
+
+    def _make_td_graph(self) -> TdGraph:
+        agents, mixers = (self.agent, self.target_agent), (self.mixer, self.target_mixer)
+        given = {"gamma": self.options.gamma, "td_lambda": self.options.td_lambda}
+        out = self._optimizers["all"].gradient
+        return TdGraph(self.spec, agents, mixers, _weights(self._online), out, double_q=self.double_q, **given)
+
+    @property
+    def _plain(self) -> bool:
+        """False if torch has to record the loss: another one than that of this class, or one of frozen parameters."""
+        kind = type(self)
+        own = all(getattr(kind, name) is getattr(Iql, name) for name in ("td_loss", "values", "targets", "prepared"))
+        return own and self._optimizers["all"].learns_all
 
     def _mixing(self) -> int | None:
         """Return how `kernel.td_part` mixes as `mixer` does; None if it cannot."""
@@ -134,3 +160,7 @@ class Iql(RecurrentPolicy):
     def values(self, agent: RecurrentAgent, steps: PackedSteps) -> Tensor:
         """Return what `agent` says of each action in every frame, (F, A, U): whole episodes in one unroll."""
         return agent.values(steps.inputs)
+
+
+def _weights(networks: Mapping[str, nn.Module]) -> list[nn.Parameter]:
+    return list(chain.from_iterable(network.parameters() for network in networks.values()))

@@ -55,21 +55,11 @@ def tanh_(x: Tensor) -> Tensor:
 def flatten_parameters(modules: Sequence[nn.Module], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Move the parameters of modules into one flat tensor, in order and each once, and return that.
 
-    One tensor is what an optimiser steps, a target network copies and a worker is sent, each in one operation.
+    One tensor is what an optimiser steps, a target network copies and a worker is sent, each in one operation. The
+    parameters stay the same objects: a recurrent layer on a GPU that finds others moves them to memory of its own.
     """
-    named = [
-        (m, name, p)
-        for top in modules
-        for m in top.modules()
-        for name, p in m.named_parameters(recurse=False, remove_duplicate=False)
-    ]
-    distinct = {id(p): p for _, _, p in named}
-    flat = torch.empty(sum(p.numel() for p in distinct.values()), device=device, dtype=dtype)
-    start, moved = 0, dict[int, nn.Parameter]()
-    for key, p in distinct.items():
-        view = flat[start : start + p.numel()].view(p.shape)
-        moved[key] = nn.Parameter(view.copy_(p.detach()), requires_grad=p.requires_grad)
-        start += p.numel()
-    for module, name, p in named:
-        setattr(module, name, moved[id(p)])
+    parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
+    flat = torch.empty(sum(p.numel() for p in parameters), device=device, dtype=dtype)
+    for p, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
+        p.data = part.view(p.shape).copy_(p.detach())
     return flat

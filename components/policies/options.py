@@ -12,7 +12,7 @@ from components.policies.initial import InitKind
 from components.policies.optimizer import OptimizerKind
 
 KernelKind = Literal["auto", "numba", "torch"]
-"""What computes a gradient step on a CPU: loops that numba compiles, or operations of torch."""
+"""What computes a gradient step: on a CPU loops that numba compiles, or operations of torch."""
 
 
 class RecurrentOptions(TypedDict, total=False):
@@ -75,7 +75,8 @@ class Options:
     kernels: KernelKind = "auto"
     """"numba" for the compiled loops, "torch" for plain operations of torch, the reference. "auto" is "numba", but
     "torch" under `NUMBA_DISABLE_JIT=1`. Both agree to 1e-9 in float64 and to 1e-5 in float32, of the largest number of
-    an array. On a GPU torch computes, and "numba" is refused."""
+    an array. On a GPU "auto" is CUDA graphs of operations of torch where the algorithm has them, and "numba" is
+    refused."""
 
     def __post_init__(self) -> None:
         check_options(

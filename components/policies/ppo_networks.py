@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from components.policies.gru import unrolled
 from components.policies.ppo_options import Interface, Networks
 
 
@@ -44,7 +45,7 @@ class Branch(nn.Module):
                 x = linear(x)
                 x = norm(x.tanh() if self._tanh else x.relu())
         if self.gru is not None and hidden is not None:
-            x, last = self.gru(x.view(n_steps, len(hidden), -1), hidden.unsqueeze(0))
+            x, last = unrolled(self.gru, x.view(n_steps, len(hidden), -1), hidden.unsqueeze(0))
             x, hidden = self.after(x.flatten(0, 1)), last[0]
         return self.head(x), hidden
 

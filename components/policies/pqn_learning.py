@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from components.policies.base import EpisodeBatch, TrainStepResult
+from components.policies.gru import unrolled
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
 from components.policies.packing import Packing
@@ -65,7 +66,7 @@ class QNetwork(nn.Module):
             rows = layer(rows)
         if self.gru is not None and hidden is not None:
             counts = torch.tensor(blocks) * x.shape[1]
-            packed, _ = self.gru(PackedSequence(rows, counts), hidden.flatten(0, 1).unsqueeze(0))
+            packed, _ = unrolled(self.gru, PackedSequence(rows, counts), hidden.flatten(0, 1).unsqueeze(0))
             rows = packed.data
         values: Tensor = self.head(rows).view(*x.shape[:2], -1)
         return values

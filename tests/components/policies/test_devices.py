@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from components.policies import Coma, Qmix
+from components.policies import Coma, Qmix, Qplex
 from components.policies.devices import advice, opened, require
 from orchestra import UsageError
 from orchestra.cli.main import main
@@ -97,7 +97,7 @@ def test_a_gpu_is_told_to_give_the_same_numbers_again(monkeypatch):
 
 
 @cuda
-@pytest.mark.parametrize("algorithm", [Qmix, Coma], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("algorithm", [Qmix, Qplex, Coma], ids=lambda it: it.__name__)
 def test_a_gpu_learns_what_the_cpu_learns_and_the_same_again(algorithm, spec, make_batch):
     params = {}
     for name, device in (("cpu", "cpu"), ("gpu", "cuda"), ("again", "cuda")):

@@ -9,6 +9,7 @@ from components.envs.base import EnvSpec
 from components.policies import ModulePolicy
 from components.policies.base import TrainStepResult
 from components.policies.initial import initialise
+from components.policies.networks import flatten_parameters
 from components.policies.optimizer import FlatOptimizer
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
@@ -183,3 +184,14 @@ def test_shared_parametrised_and_scalar_parameters_learn_are_published_and_saved
     again.load_state_dict(learner.state_dict())
     assert again.learn(None).metrics == learner.learn(None).metrics
     assert again.params().tobytes() == learner.params().tobytes()
+
+
+def test_parameters_stay_the_objects_that_their_modules_know():
+    """A GRU on a GPU moves its weights out of the flat tensor once it finds that they are others."""
+    gru = nn.GRU(3, 4)
+    before = list(gru.parameters())
+    flat = flatten_parameters([gru], torch.device("cpu"), torch.float32)
+    assert [id(p) for p in gru.parameters()] == [id(p) for p in before]
+    flat.fill_(0.25)
+    assert all((p == 0.25).all() for p in gru.parameters())
+    assert flat.numel() == sum(p.numel() for p in before)
