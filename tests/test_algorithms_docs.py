@@ -102,4 +102,7 @@ def test_the_command_has_flags_that_there_are() -> None:
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)]+)\)", PAGE))
 def test_every_link_leads_somewhere(link: str) -> None:
-    assert (ROOT / "docs" / link).exists()
+    file, _, anchor = link.partition("#")
+    text = (ROOT / "docs" / file).read_text()
+    headings = [line.lstrip("# ").lower().replace(" ", "-") for line in text.splitlines() if line.startswith("#")]
+    assert not anchor or anchor in headings
