@@ -10,9 +10,10 @@ Each measurement belongs to one of these groups, and a ratio is taken within one
   steps a second as serial QMIX, one environment that is played and learned from in turn. AWL-QMIX with its 12
   environments learns too. 64 and 256 only collect, so that the learner does not limit them.
 - simulator: `qmix_8m` with 64 battles in a worker, without training, from when the replay buffer is full. Two worker
-  processes against one; the part of the processor time of messages, copies and proxy, which is that of all threads but
-  those that play and those in which the learner saves checkpoints; and the proportional set size (PSS) of a worker and
-  of the proxy.
+  processes against one, and beside them two processes that play as workers do and send nothing against one of these,
+  which is what the processors and their caches allow; the part of the processor time of messages, copies and proxy,
+  which is that of all threads but those that play and those in which the learner saves checkpoints; and the
+  proportional set size (PSS) of a worker and of the proxy.
 
 `parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
 time until they have joined. What happens when processes are killed is a test: `ORCHESTRA_KILLS=100 pytest
@@ -24,6 +25,7 @@ this machine: let nothing else run on it.
 
 import argparse
 import json
+import multiprocessing
 import os
 from collections import defaultdict
 from collections.abc import Callable
@@ -31,15 +33,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from time import perf_counter
+from typing import Any
 
+import numpy as np
 import psutil
 from steady_run import EXPERIMENTS, NEVER, Record, Running, collects, rates, running, trains
+
+from components.envs import Skirmish
+from components.policies.algorithm import ALGORITHMS
+from components.rollout import Rollout
+from components.threads import with_threads
 
 QMIX = EXPERIMENTS / "dmcaf" / "qmix.py"
 AWL = EXPERIMENTS / "dmcaf" / "awl_qmix.py"
 MAIN = EXPERIMENTS / "qmix_8m.py"
 BUFFER = 5000
 """Episodes that the replay buffer of `MAIN` keeps."""
+STEPS_OF_A_TURN = 8
 MB = 1e6
 Values = dict[str, float]
 
@@ -116,8 +127,37 @@ def simulator(seconds: float) -> Values:
                 values["messages"] = 1.0 - (spent["playing"] + spent["saving"]) / sum(spent.values())
                 values |= {f"{name} processor share": spent[name] / sum(spent.values()) for name in spent}
                 values |= memory(run)
+        values[f"{workers} alone steps/s"] = alone(workers, seconds)
     values["two workers"] = values["2 worker steps/s"] / values["1 worker steps/s"]
+    values["two alone"] = values["2 alone steps/s"] / values["1 alone steps/s"]
     return values
+
+
+def alone(players: int, seconds: float) -> float:
+    """Return the environment steps a second of so many processes that play as a worker does, and send nothing."""
+    context = multiprocessing.get_context("spawn")
+    start, played = context.Barrier(players), context.Queue()
+    processes = [context.Process(target=_play, args=(start, seconds, played)) for _ in range(players)]
+    for process in processes:
+        process.start()
+    steps_per_s: float = sum(played.get(timeout=300.0) for _ in processes)
+    for process in processes:
+        process.join()
+    return steps_per_s
+
+
+def _play(start: Any, seconds: float, played: Any) -> None:
+    """Play 64 battles at a time for so long, from when all others are ready; put the steps a second into a queue."""
+    env = Skirmish("8m", 64, seed=0)
+    rollout = Rollout(env, ALGORITHMS["qmix"].acting(env.spec, seed=0), np.random.default_rng(0))
+    for _ in range(25):
+        with_threads(1, rollout.collect, STEPS_OF_A_TURN, 1.0)
+    start.wait()
+    turns, since = 0, perf_counter()
+    while (passed := perf_counter() - since) < seconds:
+        with_threads(1, rollout.collect, STEPS_OF_A_TURN, 1.0)
+        turns += 1
+    played.put(turns * STEPS_OF_A_TURN * 64 / passed)
 
 
 def is_full(record: Record) -> bool:
