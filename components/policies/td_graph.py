@@ -69,11 +69,13 @@ class TdGraph:
             raise ValueError(f"lengths: expected at least one episode of 1 to {n_steps} steps each, got {lengths}")
         n_episodes, longest = len(lengths), int(lengths.max())
         size = 1 << (n_episodes - 1).bit_length(), -(-longest // STEPS_OF_A_SIZE) * STEPS_OF_A_SIZE
-        if size not in self._computing:
-            self._computing[size] = self._prepared(*size, batch)
-        held, compute = self._computing[size]
-        held.fill(batch)
-        told = compute().numpy(force=True)
+        # A graph is captured and replayed on the current device.
+        with torch.cuda.device_of(self._out):  # type: ignore[no-untyped-call]  # torch's
+            if size not in self._computing:
+                self._computing[size] = self._prepared(*size, batch)
+            held, compute = self._computing[size]
+            held.fill(batch)
+            told = compute().numpy(force=True)
         metrics = dict(zip(METRICS, told[:4].tolist(), strict=True))
         errors = np.zeros(batch.reward.shape)
         errors[:, :longest] = told[4:].reshape(size[1], size[0]).T[:n_episodes, :longest]
