@@ -11,9 +11,9 @@ Each measurement belongs to one of these groups, and a ratio is taken within one
   environments learns too. 64 and 256 only collect, so that the learner does not limit them.
 - simulator: `qmix_8m` with 64 battles in a worker, without training, from when the replay buffer is full. Two worker
   processes against one, and beside them two processes that play as workers do and send nothing against one of these,
-  which is what the processors and their caches allow; the part of the processor time of messages, copies and proxy,
-  which is that of all threads but those that play and those in which the learner saves checkpoints; and the
-  proportional set size (PSS) of a worker and of the proxy.
+  which is what the processors and their caches allow. The part of the processor time of messages, copies and proxy:
+  threads that play, and threads in which the learner saves checkpoints, do not count. The proportional set size (PSS)
+  of a worker and of the proxy.
 
 `parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
 time until they have joined. What happens when processes are killed is a test: `ORCHESTRA_KILLS=100 pytest

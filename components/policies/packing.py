@@ -87,9 +87,14 @@ def longest_first(lengths: NDArray[np.int32], terminated: NDArray[np.bool_], lon
     Raises:
         ValueError: a length is not in 1 … `longest`.
     """
+    check_lengths(lengths, longest)
+    return np.lexsort((terminated, -lengths.astype(np.int64)))
+
+
+def check_lengths(lengths: NDArray[np.int32], longest: int) -> None:
+    """Raise `ValueError` unless there are `lengths` (E,) and all are in 1 … `longest`."""
     if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > longest:
         raise ValueError(f"lengths: expected at least one episode of 1 to {longest} steps each, got {lengths}")
-    return np.lexsort((terminated, -lengths.astype(np.int64)))
 
 
 def parted(frames: NDArray[np.integer[Any]], n_parts: int) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.policies.gru import unrolled
 from components.policies.networks import RecurrentAgent
+from components.policies.packing import check_lengths
 from components.policies.td_parts import TdSums
 
 STEPS_OF_A_SIZE = 8
@@ -64,10 +65,8 @@ class TdGraph:
         Raises:
             ValueError: a length is not in 1 … T.
         """
-        lengths, n_steps = batch.lengths, batch.actions.shape[1]
-        if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > n_steps:
-            raise ValueError(f"lengths: expected at least one episode of 1 to {n_steps} steps each, got {lengths}")
-        n_episodes, longest = len(lengths), int(lengths.max())
+        check_lengths(batch.lengths, batch.actions.shape[1])
+        n_episodes, longest = len(batch), int(batch.lengths.max())
         size = 1 << (n_episodes - 1).bit_length(), -(-longest // STEPS_OF_A_SIZE) * STEPS_OF_A_SIZE
         # A graph is captured and replayed on the current device.
         with torch.cuda.device_of(self._out):  # type: ignore[no-untyped-call]  # torch's

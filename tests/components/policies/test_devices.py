@@ -88,12 +88,16 @@ def test_a_gpu_is_told_to_give_the_same_numbers_again(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     assert opened("cpu") == torch.device("cpu")
     assert asked == []
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     assert opened("cuda:0") == torch.device("cuda", 0)
     assert asked == [True]
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
 @cuda

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from td_batches import drawn
+from td_batches import drawn, recorded
 
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Iql, Qmix, Vdn, kernel
@@ -27,14 +27,7 @@ def both(policy: Iql, batch: EpisodeBatch, n_parts: int) -> list[list[object]]:
     gradient, parts = torch.empty_like(policy._flat), policy._td_parts
     assert isinstance(parts, TdParts)
     sums = parts.gradient(batch, n_parts, online, target, out=gradient)
-    td = policy.td_loss(batch)
-    recorded = torch.cat([g.reshape(-1) for g in torch.autograd.grad(td.loss, online)])
-    q_taken, error = td.q_taken.detach(), (td.target - td.q_taken.detach()).abs()
-    metrics = {"loss": td.loss, "q_taken": q_taken.mean(), "target": td.target.mean(), "td_error": error.mean()}
-    errors = np.zeros(batch.reward.shape)
-    errors.reshape(-1)[td.packing.steps] = error.mean(1).numpy()
-    said = [{name: float(value.detach()) for name, value in metrics.items()}, errors]
-    return [[gradient, sums.metrics, sums.errors], [recorded, *said]]
+    return [[gradient, sums.metrics, sums.errors], [*recorded(policy, batch)]]
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,10 +59,10 @@ def test_gradient_metrics_and_errors_are_those_of_the_recorded_loss(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda it: it.__name__)
 def test_single_precision_is_right_to_five_digits(spec, algorithm):
-    gradient, recorded = (
+    gradient, expected = (
         found[0] for found in both(algorithm(spec, kernels="numba"), drawn(spec, [9, 4, 7, 7, 2, 9] * 4, 1), 3)
     )
-    torch.testing.assert_close(gradient, recorded, rtol=0, atol=1e-5 * float(recorded.abs().max()))
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_what_is_compiled_beforehand_is_what_learning_calls(spec, make_batch):
