@@ -11,9 +11,15 @@ if TYPE_CHECKING:
 
 
 def gpus_of(device: str) -> int:
-    """Return the GPUs that a host must have for `device`; 0 for the CPU, and for a word that `require` refuses."""
-    named = re.fullmatch(r"cuda(?::(\d+))?", device)
-    return 0 if named is None else int(named[1] or 0) + 1
+    """Return the GPUs that a host must have for `device`; 0 for the CPU.
+
+    Raises:
+        UsageError: `device` is not "cpu", "cuda" or "cuda:N".
+    """
+    named = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
+    if named is None:
+        raise UsageError(f"device {device!r} is not allowed: it must be cpu, cuda or cuda:N")
+    return 0 if device == "cpu" else int(named[1] or 0) + 1
 
 
 def require(device: str) -> None:
@@ -22,15 +28,13 @@ def require(device: str) -> None:
     Raises:
         UsageError: it is another word, or the device is missing.
     """
-    named = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
-    if named is None:
-        raise UsageError(f"device {device!r} is not allowed: it must be cpu, cuda or cuda:N")
-    if device == "cpu":
+    n_needed = gpus_of(device)
+    if n_needed == 0:
         return
     import torch  # slow to import, and planning a run on a CPU does without
 
     n_there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(named[1] or 0) < n_there:
+    if n_needed <= n_there:
         return
     if n_there:
         found = f"torch {torch.__version__} finds {', '.join(f'cuda:{n}' for n in range(n_there))}"

@@ -62,6 +62,11 @@ def test_a_build_for_gpus_on_a_machine_without_one_is_told(gpus, n, version, sai
     assert text is None or text.startswith("torch 2.13.0 holds the libraries of CUDA 12.8, gigabytes")
 
 
+def test_a_word_that_is_no_device_is_refused_before_a_run_is_planned(capsys):
+    assert main(["run", str(EXPERIMENT), "--device", "gpu", "--dry-run"]) == 2
+    assert "device 'gpu' is not allowed: it must be cpu, cuda or cuda:N" in capsys.readouterr().err
+
+
 def test_a_run_on_a_device_that_is_not_there_ends_before_it_begins(gpus, tmp_path, capsys):
     gpus(0)
     assert main(["run", str(EXPERIMENT), "--device", "cuda:1", "--runs-dir", str(tmp_path / "runs")]) == 2
