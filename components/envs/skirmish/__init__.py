@@ -1,7 +1,7 @@
 """The embedded simulator of the StarCraft multi-agent challenge: an installable package of its own, `skirmish`.
 
-It depends on NumPy and numba alone and knows nothing of the rest of the project. Names are imported when they are first
-used: the battle itself stands on numba, which takes long to import.
+It depends only on NumPy and numba, not on the rest of the project. Names are imported at their first use, because the
+simulation needs numba, which takes long to import.
 """
 
 from .lazy import attach

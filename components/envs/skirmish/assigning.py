@@ -1,4 +1,4 @@
-"""What SMACv2's distributions give for an episode, handed over to a battle."""
+"""Transfer of an episode's configuration, drawn by SMACv2's distributions, to a battle."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ Config = Mapping[str, Mapping[str, Any]]
 
 
 def assign_units(battles: Battles, config: Config) -> None:
-    """Give battle 0 the types and places of its next episode, as far as the configuration has them.
+    """Set types and places of battle 0's next episode, as far as the configuration has them.
 
     Raises:
-        ValueError: they do not fit the scenario.
+        ValueError: types or places do not fit the scenario.
     """
     if battles.scenario.draw is None:
         raise ValueError(f"the armies of {battles.scenario.name} are not drawn, so none can be given")
@@ -32,10 +32,10 @@ def assign_units(battles: Battles, config: Config) -> None:
 
 
 def assign_capabilities(battles: Battles, config: Config) -> None:
-    """Give the agents of battle 0 the numbers of the configuration, after its reset.
+    """Set the capabilities of battle 0's agents from the configuration. Call it after the reset.
 
     Raises:
-        ValueError: they do not fit the scenario.
+        ValueError: the capabilities do not fit the scenario.
     """
     draw, kinds, agents = battles.scenario.draw, battles.kinds[0], battles.n_agents
     assert draw is not None, "`assign_units` comes first"

@@ -1,4 +1,4 @@
-"""B battles of one scenario, stepped together, answering in arrays that are allocated once."""
+"""A vectorised environment: B battles of one scenario, stepped together, with arrays that are allocated once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
@@ -28,7 +28,7 @@ from .units import Ruleset, UnitType
 
 HARDEST = 10
 MOST_FINDERS = 62
-"""Agents of which a 64-bit number can hold who has heard of an enemy."""
+"""The most agents where a 64-bit integer has a bit for each, as in `known_to` and `hidden_from`."""
 
 
 class Options(TypedDict, total=False):
@@ -50,40 +50,41 @@ class Battles(BattleMemory):
     """The StarCraft multi-agent challenge without StarCraft: B battles, played by one compiled kernel.
 
     Sizes, observations, states, available actions, rewards and limits are those of SMAC (Samvelyan et al., 2019); how
-    units move and fight is modelled on the game's data. `docs/simulator.md` says what differs.
+    units move and fight is modelled on the game's data. `docs/simulator.md` lists the differences.
 
     A battle is determined by `seed`, its number and the actions taken in it: battle 5 of 64 is, bit for bit, the
     only battle of `Battles(scenario, 1, seed=seed, first=5)`. `step` and `reset` release the GIL.
 
     The arrays are the simulator's own memory: `step` and `reset` overwrite them, so copy what must last. Reset is
-    explicit: a battle that has ended keeps its last observation until `reset` names it. With A agents of O columns and
+    explicit: a battle that has ended keeps its last observation until it is reset. With A agents of O columns and
     U actions, and a state of S columns:
 
     Attributes:
         obs: (B, A, O) float32, the observation of each agent.
         state: (B, S) float32, what only a critic sees.
         available: (B, A, U) bool, what each may do: 0 nothing, for the dead; 1 stop; 2 to 5 move north, south, east,
-            west; 6 + k attack enemy k, or heal friend k.
-        reward: (B,) float32, the team's, for the step just made.
+            west; 6 + k attack enemy k, or heal friend k. With a cone of vision, these follow the
+            actions that turn it.
+        reward: (B,) float32, the team's reward for the last step.
         terminated: (B,) bool, the battle was decided.
-        truncated: (B,) bool, it was cut at `episode_limit`.
-        won: (B,) bool, it ended with a win.
+        truncated: (B,) bool, the battle was cut at `episode_limit`.
+        won: (B,) bool, the battle ended with a win.
 
     Args:
         scenario: the map of SMAC or SMACv2, as `8m` or `terran_5_vs_5`; or a scenario file, as `mine.toml`
             (`scenario_file`); or a scenario itself.
         n_envs: how many battles, B.
-        seed: for the random delay of each shot, the order of shots in a tick, and the jitter.
+        seed: for all random numbers: what an episode draws, delay and order of shots, and the jitter.
         first: the number of the first battle, so that several environments may share a seed.
-        ruleset: weapon data of the later multiplayer game (`lotv`), which fit real battles better, or of the mod that
-            SMAC's maps name (`liberty`).
-        start_jitter: each unit starts up to this far off, in cells per axis. SMAC starts are always the same.
+        ruleset: weapon data of the later multiplayer game (`lotv`), which fit the game's battles better, or of the mod
+            that SMAC's maps name (`liberty`).
+        start_jitter: largest random offset of each unit's start, in cells per axis. SMAC's starts are always the same.
         features: which columns observations and state have; a mapping gives the fields of `Features` by name.
         rewards: terms of the reward.
         step_mul: ticks per step, sixteenths of a second.
-        move_amount: how far a movement order points, in cells.
+        move_amount: distance of a move action's goal, in cells.
         difficulty: how well the enemies fight, 1 to 10; from 7 on as well as they can (`docs/simulator.md`).
-        opponent: commands the enemies in place of the game's own rules, however difficult: a plain function from an
+        opponent: commands the enemies instead of the game's rules, whatever the difficulty: a plain function from an
             `Opposition` to actions (B, E).
 
     Raises:
@@ -208,7 +209,7 @@ class Battles(BattleMemory):
         types: Sequence[UnitType] | None = None,
         places: NDArray[np.float64] | None = None,
     ) -> None:
-        """Give battle `b` the units of its next episode, or their places, instead of drawing them.
+        """Set the types or places of the units in the next episode of battle `b`, instead of drawing them.
 
         Agents are still numbered by the names of their types, then by place.
 
@@ -218,7 +219,7 @@ class Battles(BattleMemory):
             places: (N, 2), where these units start, in cells.
 
         Raises:
-            ValueError: armies are not drawn, or there are not as many units or other types than are drawn.
+            ValueError: armies are not drawn, the number of units is wrong, or a type or place is not possible.
         """
         draw, units = self.scenario.draw, self.units[b]
         if draw is None:
@@ -236,7 +237,7 @@ class Battles(BattleMemory):
             self.battles["given"][b] |= PLACES_GIVEN
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
-        """Start a new episode in the battles that `which` (B,) names; in all of them without it.
+        """Start a new episode in the battles where `which` (B,) is true, by default in all of them.
 
         Raises:
             ValueError: `which` is not a mask of shape (B,).
@@ -258,7 +259,7 @@ class Battles(BattleMemory):
             call()
 
     def _calls(self) -> dict[str, Callable[[], object]]:
-        """Return a call of each function of the kernel, with no battle at all."""
+        """Return, by name, a call of each function of the kernel on zero battles."""
         actions = np.zeros((0, self.n_agents), np.int64)
         units, battles, *others = self._played
         none = (units, battles[:0], *others)
@@ -293,9 +294,10 @@ class Battles(BattleMemory):
         return actions
 
     def step_unchecked(self, actions: NDArray[np.int64]) -> None:
-        """Make one step with orders that no agent may give, as to attack out of reach: `actions` (B, A), contiguous.
+        """Make one step without checks: `actions` (B, A), contiguous.
 
-        Actions must lie in range and battles must not be over: nothing looks.
+        Unavailable actions are possible, as an attack out of reach. The caller must see to it that actions are in range
+        and no battle is over.
         """
         if self._opponent is not None and self._opposition is not None:
             self._opposition.look(self._played, self._seen)
@@ -317,7 +319,7 @@ _CHANGING = ("units", "battles", "obs", "state", "available", "reward", "termina
 
 
 def compile_views() -> None:
-    """Compile what `step_all` reaches last, and `reset_all`: beside a process that begins with `step_all`."""
+    """Compile what `step_all` compiles last, and `reset_all`: beside a process that begins with `step_all`."""
     calls = Battles("8m")._calls()
     for name in ("show_all", "reset_all", "first_refused"):
         calls[name]()

@@ -1,4 +1,4 @@
-"""SMACv2's `capability_config`, made into a scenario and into what is drawn besides."""
+"""Conversion of SMACv2's `capability_config` into a scenario and into additional distributions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from .units import UnitType
 Config = Mapping[str, Any]
 
 _WAYS = {"surrounded_and_reflect": None, "surrounded": 1.0, "reflect_position": 0.0}
-"""The share of episodes in which the allies are surrounded; None where `p` gives that of the others."""
+"""The share of episodes in which the allies are surrounded; if None, it is 1 - `p`."""
 _KINDS = {
     "team_gen": ("weighted_teams", "all_teams", "fixed"),
     "start_positions": tuple(_WAYS),
@@ -24,24 +24,24 @@ _KINDS = {
     "health": ("per_agent_uniform", "fixed"),
     "enemy_mask": ("mask", "fixed"),
 }
-"""The capabilities, and the distributions that each may have."""
+"""The capabilities, and the distributions that are supported for each."""
 _BESIDES = ("all_teams", "fixed")
 """Distributions that the battle does not draw itself."""
 _COUNTS = ("n_units", "n_enemies")
 _STACKS = (8.0, 16.0), (24.0, 16.0)
-"""Where both sides stand if no places are drawn."""
+"""Where the allies and the enemies start if `start_positions` is not configured."""
 
 
 def scenario_of(map_name: str, capability_config: Config | None) -> Scenario:
-    """Return what SMACv2 plays on a map with a configuration.
+    """Return the scenario that SMACv2 plays on a map with a configuration.
 
     Args:
-        map_name: one of `DRAWN_MAPS`; or a scenario such as `terran_5_vs_5`, which has its configuration in it.
-        capability_config: SMACv2's dictionary: `n_units`, `n_enemies` and `team_gen`; and, where they are wanted,
+        map_name: one of `DRAWN_MAPS`; or a scenario such as `terran_5_vs_5`, which includes its configuration.
+        capability_config: SMACv2's dictionary: `n_units`, `n_enemies` and `team_gen`; optionally
             `start_positions`, `attack`, `health` and `enemy_mask`.
 
     Raises:
-        ValueError: there is no such map, or something in the configuration is wrong.
+        ValueError: the map is unknown, or the configuration is invalid.
     """
     drawn = [name for name, scenario in SCENARIOS.items() if scenario.draw is not None]
     if map_name in drawn:
@@ -85,16 +85,16 @@ def scenario_of(map_name: str, capability_config: Config | None) -> Scenario:
 
 
 LARGEST_LEVEL = 0.99
-"""Of health: an agent with level 1 would die at once."""
+"""The greatest health level: an agent with level 1 would die at once."""
 
 
 def distributions_of(capability_config: Config | None, types: Sequence[UnitType], seed: int) -> list[Distribution]:
-    """Return what draws the parts of an episode that the battle does not draw itself, each with a stream of its own.
+    """Return the distributions of what the battle does not draw itself, each with its own random stream.
 
     Args:
         capability_config: a valid one, or None.
         types: the unit types of the map.
-        seed: of all of them.
+        seed: the seed of all distributions.
     """
     if capability_config is None:
         return []
@@ -110,11 +110,11 @@ def distributions_of(capability_config: Config | None, types: Sequence[UnitType]
     return found
 
 
-_STREAM = 0x5AC2  # apart from what the battles draw from the same seed
+_STREAM = 0x5AC2  # separates these streams from those of the battles, which have the same seed
 
 
 class Stacked(Places):
-    """Both sides stand round a point of their own, as where no places are configured."""
+    """Places each side around a point of its own; used if `start_positions` is not configured."""
 
     def places(self, allies: int, enemies: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         spacing = 2.0 * max(unit.separation for unit in self.config["types"]) + SPAWN_GAP
@@ -126,7 +126,7 @@ class Stacked(Places):
 
 
 def _check(config: Config) -> None:
-    """Raise `ValueError` where something is missing or unknown."""
+    """Raise `ValueError` if something is missing, unknown or not supported."""
     known = [*_COUNTS, *_KINDS]
     if others := sorted(config.keys() - set(known)):
         raise ValueError(f"capability_config[{others[0]!r}] is unknown; there are {', '.join(known)}")
@@ -147,7 +147,7 @@ def _check(config: Config) -> None:
 
 
 def _spread(config: Config, key: str, most: float) -> Spread | None:
-    """Return the bounds of a number that each agent has; where it is fixed, bounds that are not used."""
+    """Return the bounds of a number of each agent, None if it has none; for `fixed`, the bounds are not used."""
     entry = config.get(key)
     if entry is None:
         return None

@@ -1,4 +1,4 @@
-"""Checks of arrays that a caller hands over. B copies of an environment, A agents, U actions."""
+"""Checks of arrays that a caller passes. B copies of an environment, A agents, U actions."""
 
 from typing import Any
 
@@ -26,15 +26,15 @@ def are_available(actions: NDArray[Any], available: NDArray[np.bool_]) -> NDArra
 
 
 def not_available(action: str, available: NDArray[np.bool_]) -> ValueError:
-    """Return the refusal of an action of an agent that may take those of the mask `available` (U,)."""
+    """Return the error for an unavailable action of an agent with the mask `available` (U,)."""
     return ValueError(f"{action} is not available, of these one is: {np.flatnonzero(available).tolist()}")
 
 
 def opponent_actions(actions: NDArray[Any], available: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the actions (B, E) that an opponent answered with, and 0 in the battles that are `over` (B,).
+    """Return the actions (B, E) that an opponent chose, with 0 in the battles that are `over` (B,).
 
     Raises:
-        ValueError: they have another shape or type, or one is not available (B, E, U); the message names it.
+        ValueError: the actions have another shape or type, or one is not available (B, E, U); the message names it.
     """
     actions = np.asarray(actions)
     check_integers(actions, available.shape[:2], "the opponent's actions")

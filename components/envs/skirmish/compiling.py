@@ -1,9 +1,9 @@
-"""Compiled packages: numba compiles their functions once for a machine and a version of the source.
+"""Compiled packages: numba compiles their functions once per machine and version of the source.
 
-numba's cache on disk notices a change in the file of a function, but not in the files of the functions that it calls.
-So the cache of a package lies in a folder named after the contents of all its files. That folder has copies of them, of
-which numba takes the functions to come: it would not find again what it has compiled for a file at another place. So
-all installations of one version share a cache: a checkout, a wheel, and the unpacked code of a run.
+numba's cache on disk detects a change in the file of a function, but not in the files of the functions that it calls.
+Therefore the name of a package's cache folder contains a digest of all its files. The folder also holds copies of the
+files, and numba gets these as the source files of the functions, because it does not reuse code that it compiled for a
+file at another path. So all installations of one version share a cache: a checkout, a wheel, and a run's unpacked code.
 """
 
 import fcntl
@@ -22,22 +22,22 @@ from typing import Any, TextIO, TypeVar, cast
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 KEPT_CACHES = 5
-"""Caches of other sources that stay: several checkouts share a place."""
+"""Number of caches of other sources to keep, because several checkouts share a place."""
 _COPIED = 315_532_800
-"""The time of copies, in seconds since 1970. numba takes a source with another time for another one."""
+"""Modification time of the copies, in seconds since 1970. numba treats a file with another time as another source."""
 CLEAR = "\x1b[K"
-"""Erases the rest of a terminal's line."""
+"""Escape code that erases the rest of a terminal's line."""
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() in ("", "0")
-"""False under `NUMBA_DISABLE_JIT=1`. It is known without numba, which only the processes that compute import."""
+"""False under `NUMBA_DISABLE_JIT=1`. Read from the environment, because only processes that compute import numba."""
 
 
-def import_numba() -> Any:  # its settings are made at run time, which no type checker sees
+def import_numba() -> Any:  # numba.config is filled at run time: unknown to type checkers
     """Import numba and return it.
 
     Raises:
-        ValueError: a configuration file says otherwise than the environment whether numba compiles.
+        ValueError: a configuration file contradicts the environment on whether numba compiles.
     """
-    import numba  # 50 MB, and a tenth of a second
+    import numba  # takes 50 MB and a tenth of a second
 
     config: Any = numba.config
     if bool(config.DISABLE_JIT) == COMPILED:
@@ -52,10 +52,10 @@ def _processors() -> int:
 
 @contextmanager
 def _running(function: str) -> Iterator[None]:
-    """Call a function in another process, which ends with the context at the latest.
+    """Call a function in another process, which is killed at the end of the context.
 
     Args:
-        function: `MODULE:FUNCTION`, or an empty text for none.
+        function: `MODULE:FUNCTION`, or an empty string for none.
     """
     if not function:
         yield
@@ -65,26 +65,26 @@ def _running(function: str) -> Iterator[None]:
         [sys.executable, "-P", "-c", f"from {module} import {name}; {name}()"],
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)},
-        start_new_session=True,  # Ctrl-C reaches this process, which ends that one
+        start_new_session=True,  # Ctrl-C reaches only this process, which then kills the other
     )
     try:
         yield
     finally:
-        process.kill()  # what it has not saved by now, nobody needs any more
+        process.kill()  # results that it has not saved by now are not needed
         process.wait()
 
 
 class CompiledPackage:
     """A package whose functions numba compiles, and the folder of its cache.
 
-    The cache lies in the first of `places` that can be written to. If there is none, it lies in a temporary folder.
+    The cache lies in the first writable folder of `places`, or else in a temporary folder.
 
     Args:
         name: the prefix of the cache's folder.
         sources: the folder of the package.
         places: candidates for the parent of the cache's folder. The default is `NUMBA_CACHE_DIR` where it is set, then
             the user's cache, then the package's `__pycache__`.
-        module: a module of the package, by its full name. numba notes it in the cache, so that a package that is
+        module: the full name of a module of the package. numba stores it in the cache, so a package that is
             installed under two names has two caches.
     """
 
@@ -95,7 +95,7 @@ class CompiledPackage:
             if folder := import_numba().config.CACHE_DIR:
                 places.insert(0, Path(folder))
         self._shared = True
-        """Whether another process would have the same cache."""
+        """False if the cache is in a temporary folder, which other processes do not use."""
         self.home = self._home_in(places) if COMPILED else Path()
         """The folder of the cache."""
         self._complete = not COMPILED
@@ -122,7 +122,7 @@ class CompiledPackage:
         return home
 
     def _copy_sources(self, home: Path) -> None:
-        """Copy the sources into the folder of the cache, with a time that is always the same.
+        """Copy the sources into the folder of the cache, with a constant modification time.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -137,17 +137,18 @@ class CompiledPackage:
         tempfile.TemporaryFile(dir=home).close()
 
     def compiled(self, function: _F, *, internal: bool = False, cached: bool = True, **options: Any) -> _F:
-        """Return `function` as numba compiles it at its first call. Fast-math is an option.
+        """Return `function` as a numba function, which is compiled at its first call.
 
         Args:
-            internal: only compiled functions call it. Without an entry for Python it compiles sooner.
-            cached: the result is kept on disk. Without it, cached functions that call this one have its code in theirs.
+            internal: whether only compiled functions call it. Without an entry point for Python it compiles faster.
+            cached: whether the result is kept on disk. If not, cached functions that call this one include its code.
+            options: further options of `numba.njit`, such as `fastmath`.
         """
         config = import_numba().config
         usual, config.CACHE_DIR = config.CACHE_DIR, str(self.home)
         try:
             if COMPILED:
-                plain: Any = function  # a function has its code, and not every callable
+                plain: Any = function  # functions have `__code__`, other callables may not
                 file = str(self.home / Path(plain.__code__.co_filename).name)
                 plain.__code__ = plain.__code__.replace(co_filename=file)
             options |= {"no_cpython_wrapper": internal, "no_cfunc_wrapper": True}
@@ -161,15 +162,15 @@ class CompiledPackage:
     ) -> None:
         """Compile the package unless the cache is complete. One process compiles; the others wait for it.
 
-        numba compiles one function at a time in a process. With `beside`, a second process compiles some of them
-        meanwhile, if there are two processors.
+        numba compiles one function at a time in a process. With `beside`, a second process compiles some of them at
+        the same time, if there are two processors.
 
         All but the newest five caches of other sources are removed. A process that is killed while it compiles leaves
         an incomplete cache, which the next process completes.
 
         Args:
-            title: what is compiled, in words for the user.
-            calls: by name, calls that together use every function with the types that it is used with.
+            title: what is compiled, as shown to the user.
+            calls: named calls that together use every function with all argument types that occur.
             stream: where progress is shown; stderr by default.
             beside: `MODULE:FUNCTION`, a function without arguments that makes the calls of the second process. It
                 should begin with functions that `calls` reach last.

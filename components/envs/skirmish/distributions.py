@@ -1,7 +1,7 @@
-"""SMACv2's distributions: what is drawn for an episode, as dictionaries that `StarCraft2Env.reset` takes.
+"""SMACv2's distributions: each draws a part of an episode's configuration, a dictionary for `StarCraft2Env.reset`.
 
-Each is made of one entry of a `capability_config`, which has `n_units`, `n_enemies` and `env_key` in it as well. A
-`seed` in it, which SMACv2 does not know, makes the draws repeat.
+A distribution is built from one entry of a `capability_config`, with `n_units`, `n_enemies` and `env_key` added. An
+optional `seed` in it, which SMACv2 does not have, makes the draws reproducible.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Drawn = dict[str, dict[str, Any]]
 CORNERS = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
 NEAREST = 2.0
-"""How near to the middle a surrounding group can stand, in x and in y."""
+"""The least distance of a surrounding group from the middle, in x and in y."""
 
 
 class Distribution(ABC):
@@ -33,11 +33,11 @@ class Distribution(ABC):
 
     @abstractmethod
     def generate(self) -> Drawn:
-        """Return what was drawn, by the keys of an episode's configuration."""
+        """Return the drawn part of an episode's configuration, by its keys."""
 
     @property
     def n_tasks(self) -> float:
-        """How many outcomes there are."""
+        """The number of possible outcomes."""
         return inf
 
     def team(self, units: Sequence[str]) -> list[str]:
@@ -45,12 +45,12 @@ class Distribution(ABC):
         return [units[k] for k in self.rng.permutation(len(units))]
 
     def alone(self, units: Sequence[str]) -> bool:
-        """Whether these are units that make up no army alone."""
+        """True if these units may not form an army alone."""
         return set(units) <= set(self.config.get("exception_unit_types", ()))
 
 
 class Fixed(Distribution):
-    """One of the given `items`: in order where `test_mode` is set, else all equally likely."""
+    """Draws one of the given `items`: in order if `test_mode` is set, else uniformly."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -72,7 +72,7 @@ class Fixed(Distribution):
 
 
 class AllTeams(Distribution):
-    """Every army of `n_units`, regardless of order, equally likely; both sides have the same."""
+    """Draws uniformly from all armies of `n_units`, regardless of order; both sides have the same army."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -90,7 +90,7 @@ class AllTeams(Distribution):
 
 
 class WeightedTeams(Distribution):
-    """Allies by `weights`; the enemies have the same, in the same order, and further ones are drawn likewise."""
+    """Draws allies by `weights`; the enemies have the same types in the same order, further ones are drawn likewise."""
 
     def generate(self) -> Drawn:
         allies, enemies = self.config["n_units"], self.config["n_enemies"]
@@ -107,7 +107,7 @@ class WeightedTeams(Distribution):
 
 
 class PerAgentUniform(Distribution):
-    """Numbers (n_units, k) between `lower_bound` and `upper_bound`, both (k,)."""
+    """Draws uniform numbers (n_units, k) between `lower_bound` and `upper_bound`, both (k,)."""
 
     def generate(self) -> Drawn:
         low, high = self.config["lower_bound"], self.config["upper_bound"]
@@ -115,7 +115,7 @@ class PerAgentUniform(Distribution):
 
 
 class Mask(Distribution):
-    """Zeros with `mask_probability`, else ones, (n_units, n_enemies): a one hides an enemy's health and type."""
+    """Draws a mask (n_units, n_enemies): 0 with `mask_probability`, else 1, which hides an enemy's health and type."""
 
     def generate(self) -> Drawn:
         shape = (self.config["n_units"], self.config["n_enemies"])
@@ -125,7 +125,7 @@ class Mask(Distribution):
 
 
 class Places(Distribution):
-    """Draws where everybody starts, on a map of `map_x` by `map_y` cells."""
+    """Draws the starting positions of all units, on a map of `map_x` by `map_y` cells."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -144,7 +144,7 @@ class Places(Distribution):
 
 
 class Reflect(Places):
-    """Allies anywhere in the west, the enemies mirrored; further ones anywhere in the east."""
+    """Places allies anywhere in the west, enemies at the mirrored points, further enemies anywhere in the east."""
 
     def places(self, allies: int, enemies: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         half = self.size[0] / 2.0
@@ -156,7 +156,7 @@ class Reflect(Places):
 
 
 class Surrounded(Places):
-    """Allies in the middle, enemies in one to four groups on the diagonals, each on one point."""
+    """Places allies in the middle and enemies in one to four groups on the diagonals, each group on one point."""
 
     def places(self, allies: int, enemies: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         groups = int(self.rng.integers(1, 5))
@@ -169,7 +169,7 @@ class Surrounded(Places):
 
 
 class SurroundedAndReflect(Places):
-    """With probability `p` as `Reflect`, else as `Surrounded`."""
+    """Places units as `Reflect` with probability `p`, else as `Surrounded`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -194,10 +194,10 @@ _DISTRIBUTIONS: dict[str, type[Distribution]] = {
 
 
 def get_distribution(key: str) -> type[Distribution]:
-    """Return the distribution of a `dist_type`.
+    """Return the distribution class of a `dist_type`.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: the `dist_type` is unknown; the message lists the known ones.
     """
     if key not in _DISTRIBUTIONS:
         raise ValueError(f"there is no distribution {key!r}; there are {', '.join(_DISTRIBUTIONS)}")
@@ -205,5 +205,5 @@ def get_distribution(key: str) -> type[Distribution]:
 
 
 def register_distribution(key: str, cls: type[Distribution]) -> None:
-    """Add a distribution, by its `dist_type`."""
+    """Register a distribution class under a `dist_type`."""
     _DISTRIBUTIONS[key] = cls

@@ -1,7 +1,7 @@
-"""The simulator in Gymnasium (extra `gymnasium`): to import this file registers `skirmish/8m-v0` and others.
+"""The simulator in Gymnasium (extra `gymnasium`). Importing this module registers `skirmish/8m-v0` and others.
 
-One learner commands the whole team: an observation holds all agents', an action names one for each. B battles, A
-agents, O observation size, U actions.
+One learner commands the whole team: an observation holds the observations of all agents, and an action holds one action
+per agent. B battles, A agents, O observation size, U actions.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ from .scenarios import SCENARIOS
 class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     """One battle. Observations are (A, O) in [-1, 1], actions (A,).
 
-    `info` holds `action_mask` (A, U) int8, `state` (S,), `battle_won`, and `replaced`: how many actions were not
-    available and made into *stop* (*nothing* for the dead), since much code of Gymnasium knows no masks.
+    `info` holds `action_mask` (A, U) int8, `state` (S,), `battle_won`, and `replaced`: the number of unavailable
+    actions that were replaced by *stop* (*nothing* for dead agents), because much Gymnasium code does not use masks.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
@@ -36,7 +36,7 @@ class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a battle; with a seed, the first that follows from it. There are no `options`."""
+        """Start a battle; with a seed, the first battle of that seed. `options` are ignored."""
         super().reset(seed=seed)
         if seed is not None:
             self._env = Battles(self._scenario, 1, **(self._options | {"seed": seed}))
@@ -47,7 +47,7 @@ class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
         """Make one step.
 
         Raises:
-            ValueError: actions of another shape, or the battle is over.
+            ValueError: the actions have another shape, or the battle is over.
         """
         env = self._env
         actions, replaced = possible(env, np.asarray(action)[None])
@@ -60,10 +60,11 @@ class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
 
 
 class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
-    """B battles in the arrays that the simulator is made for: observations (B, A, O), actions (B, A).
+    """B battles in the simulator's own array layout: observations (B, A, O), actions (B, A).
 
-    A battle that ended is reset in the same step (`AutoresetMode.SAME_STEP`); `final_obs` of `info` has its last
-    observation where `_final_obs` (B,) says so, and `final_info` the rest. Infos are those of `SkirmishEnv`, for all.
+    A battle that ended is reset in the same step (`AutoresetMode.SAME_STEP`). `_final_obs` (B,) of `info` marks these
+    battles; `final_obs` holds their last observation, `final_info` their last infos. Infos are those of `SkirmishEnv`,
+    for all battles.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 (as above)
@@ -79,10 +80,10 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start all battles; with a seed, the first that follow from it and their numbers. There are no `options`.
+        """Start all battles; with a seed, the first battles of that seed. `options` are ignored.
 
         Raises:
-            ValueError: a list of seeds; battles have one seed, and a number each.
+            ValueError: `seed` is a list; battles share one seed, and each has its own number.
         """
         if isinstance(seed, list):
             raise ValueError("a list of seeds was given; battles share one seed, in which each has its own number")
@@ -97,7 +98,7 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
         """Make one step in every battle, and reset the battles that ended.
 
         Raises:
-            ValueError: actions of another shape, or `reset` was never called.
+            ValueError: the actions have another shape, or `reset` was never called.
         """
         env = self._env
         actions, changed = possible(env, np.asarray(actions))

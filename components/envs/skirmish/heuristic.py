@@ -10,7 +10,7 @@ _TYPES: Mapping[int, UnitType] = {kind.type_id: kind for kind in UNIT_TYPES.valu
 
 
 def heals(unit: UnitView) -> bool:
-    """Return whether a unit heals friends in place of attacking enemies."""
+    """Return whether a unit heals friends instead of attacking enemies."""
     return _TYPES[unit.unit_type].healing > 0.0
 
 
@@ -18,9 +18,9 @@ def choose_target(unit: UnitView, others: Mapping[int, UnitView], target: int | 
     """Return the number of the unit to attack or to heal, or None if there is none.
 
     Args:
-        unit: who acts.
-        others: the enemies by number; for a healer its friends.
-        target: the present target, which is kept for as long as it is one.
+        unit: the unit that acts.
+        others: the enemies by number; for a healer, its friends.
+        target: the present target, which is kept while it is still valid.
     """
     if target is not None and _is_target(unit, others[target]):
         return target

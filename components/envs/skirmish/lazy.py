@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Lazy imports: names of a package are imported at their first use."""
 
 import re
 import sys
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, whose stub (`.pyi`) says where each name comes from.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package. Its stub (`.pyi`) lists the module of each name.
 
     Args:
-        package: its `__name__`.
-        file: its `__file__`.
+        package: the package's `__name__`.
+        file: the package's `__file__`.
     """
     stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
     homes = {name: module for module, name in re.findall(r"^from \.(\w+) import (\w+)", stub, flags=re.MULTILINE)}
@@ -21,7 +21,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     def get(name: str) -> Any:
         if name in homes:
             found = getattr(import_module(f"{package}.{homes[name]}"), name)
-            vars(sys.modules[package])[name] = found  # so that the next use is no call
+            vars(sys.modules[package])[name] = found  # so that the next use does not call `get`
             return found
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""SMAC's and SMACv2's registry of maps, and SMAC's names of difficulties."""
+"""SMAC's and SMACv2's registry of maps, and SMAC's names of the difficulty levels."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from .scenario_file import scenario_named
 from .scenarios import SCENARIOS
 
 DRAWN_MAPS = {"10gen_terran": "terran", "10gen_protoss": "protoss", "10gen_zerg": "zerg"}
-"""The race of each of SMACv2's maps. How many units meet is a matter of its `capability_config`."""
+"""The race of each map of SMACv2. The number of units depends on the `capability_config`."""
 
 
 def get_map_params(map_name: str) -> dict[str, Any]:
-    """What the registry says of a map.
+    """Return the registry's entry for a map.
 
     Raises:
-        ValueError: there is no such map; the message lists those there are.
+        ValueError: the map is unknown; the message lists the known scenarios.
     """
     drawn = map_name in DRAWN_MAPS
     scenario = scenario_named(f"{DRAWN_MAPS[map_name]}_10_vs_10" if drawn else map_name)
@@ -30,10 +30,10 @@ def get_map_params(map_name: str) -> dict[str, Any]:
 
 
 def get_smac_map_registry() -> dict[str, dict[str, Any]]:
-    """What the registry says of each map of SMAC and SMACv2."""
+    """Return the registry's entry for each map of SMAC and SMACv2."""
     fixed = [name for name, scenario in SCENARIOS.items() if scenario.draw is None]
     return {name: get_map_params(name) for name in [*fixed, *DRAWN_MAPS]}
 
 
 DIFFICULTIES = {name: number for number, name in enumerate("123456789A", start=1)}
-"""As SMAC writes them."""
+"""Difficulty levels 1 to 10 by SMAC's names."""

@@ -1,4 +1,4 @@
-"""For callers that know no masks: actions that are not available, made into ones that are."""
+"""Replacement of unavailable actions, for callers that do not use action masks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,10 @@ from .kernel.constants import NO_OP, STOP
 
 
 def possible(env: Battles, actions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Replace unavailable actions by *stop* (*nothing* for the dead); return both the actions and where, (B, A).
+    """Replace unavailable actions by *stop*, or *nothing* for dead agents; return the actions and where, (B, A).
 
     Raises:
-        ValueError: they are of another shape.
+        ValueError: the actions have another shape.
     """
     if actions.shape != env.available.shape[:2]:
         raise ValueError(f"actions are of shape {actions.shape}, must be {env.available.shape[:2]}")

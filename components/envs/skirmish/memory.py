@@ -1,4 +1,4 @@
-"""The memory of a batch of battles, as a snapshot holds it."""
+"""Snapshots of the memory of a batch of battles."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,24 +8,24 @@ from numpy.typing import NDArray
 
 
 class BattleMemory:
-    """What changes in B battles: arrays of numbers and of records, attributes whose first axis is that of battles."""
+    """The changing memory of B battles: attributes that are arrays of numbers or records, first axis battles."""
 
     n_envs: int
     _changing: tuple[str, ...]
     """Names of these attributes."""
 
     def snapshot(self) -> dict[str, NDArray[Any]] | None:
-        """Return copies of everything that changes, its random generators included, as arrays of numbers.
+        """Return copies of all changing arrays, including the random generators, as arrays of numbers.
 
-        The first axis of each is that of the battles. Records are given as their bytes, uint8 (B, ...).
+        The first axis of each is the battle. Records are given as their bytes, uint8 (B, ...).
         """
         return {name: self._plain(name).copy() for name in self._changing}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from a snapshot of an environment with the same scenario, B and options.
+        """Continue from a snapshot of an environment with the same scenario, B and options.
 
         Raises:
-            ValueError: it is the snapshot of something else; nothing has been changed then.
+            ValueError: the snapshot does not fit this environment; nothing is changed.
         """
         for name in self._changing:
             mine = self._plain(name)
@@ -35,7 +35,7 @@ class BattleMemory:
             self._plain(name)[...] = snapshot[name]
 
     def _plain(self, name: str) -> NDArray[Any]:
-        """Return an array of this environment as numbers: the same memory."""
+        """Return an array of this environment as numbers, as a view of the same memory."""
         array: NDArray[Any] = getattr(self, name)
         if array.dtype.names is None:
             return array

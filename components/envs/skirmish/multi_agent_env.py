@@ -1,4 +1,4 @@
-"""SMAC's base class of environments, for code that asks for it or derives from it."""
+"""SMAC's base class of environments, for code that checks for it or derives from it."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ class MultiAgentEnv:
     episode_limit: int
 
     def reset(self) -> Any:
-        """Start an episode; returns what `get_obs` and `get_state` do."""
+        """Start an episode; return the results of `get_obs` and `get_state`."""
         raise NotImplementedError
 
     def step(self, actions: Any) -> tuple[float, bool, dict[str, Any]]:
-        """Make one step; returns the reward, whether the episode ended, and further facts."""
+        """Make one step; return the reward, whether the episode ended, and further information."""
         raise NotImplementedError
 
     def get_obs(self) -> list[Any]:
@@ -33,7 +33,7 @@ class MultiAgentEnv:
         raise NotImplementedError
 
     def get_state(self) -> Any:
-        """Return what only a critic sees."""
+        """Return the global state, which only a critic sees."""
         raise NotImplementedError
 
     def get_state_size(self) -> int:
@@ -57,7 +57,7 @@ class MultiAgentEnv:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what the environment holds."""
+        """Release the environment's resources."""
         raise NotImplementedError
 
     def seed(self, seed: int | None = None) -> int:
@@ -69,7 +69,7 @@ class MultiAgentEnv:
         raise NotImplementedError
 
     def get_env_info(self) -> dict[str, Any]:
-        """Return sizes, as learning code reads them."""
+        """Return the sizes that learning code reads."""
         return {
             "state_shape": self.get_state_size(),
             "obs_shape": self.get_obs_size(),

@@ -20,18 +20,19 @@ _REVERSED = ("facing_x", "facing_y", "heading_x", "heading_y", "steer_x", "steer
 
 
 class Opposition:
-    """Observations and available actions of the enemies, computed as those of the agents, on the map turned by half.
+    """Observations and available actions of the enemies, computed as those of the agents, on a rotated map.
 
-    So the policy of one side can command the other: its own units come first, start in the west and go east, and
-    columns are in the order that agents know. With E enemies and A agents:
+    The map is rotated by 180 degrees, so that the policy of one side can command the other: its own units come first,
+    start in the west and go east, and columns have the same order as for the agents. With E enemies and A agents:
 
     Attributes:
         obs: (B, E, O') float32, the observation of each enemy.
         state: (B, S') float32, what only a critic sees.
-        available: (B, E, U') bool, what each may do, U' is 6 + A: 0 nothing, for the dead; 1 stop; 2 to 5 move to their
-            north, south, east, west; 6 + k attack agent k, or heal friend k.
-        units: (B, E + A) of `records.UNIT`, own units first, turned as well. For looking only.
-        over: (B,) bool, battles that have ended: nothing is done there.
+        available: (B, E, U') bool, what each may do: 0 nothing, for the dead; 1 stop; 2 to 5 move to their north,
+            south, east, west; 6 + k attack agent k, or heal friend k. U' is 6 + A, or 6 + max(A, E) if armies with
+            healers are drawn.
+        units: (B, E + A) of `records.UNIT`, own units first, rotated as well. For reading only.
+        over: (B,) bool, battles that have ended; actions there are ignored.
     """
 
     def __init__(self, scenario: Scenario, features: Features, n_envs: int) -> None:
@@ -47,7 +48,7 @@ class Opposition:
         self.over = np.ones(n_envs, np.bool_)
 
     def look(self, played: Played, seen: Seen) -> None:
-        """Write all arrays from those of the allies' side."""
+        """Write all arrays, from those of the allies' side."""
         units, battles, kinds, rules = played
         footing, height, *_ = seen
         allies = len(self._scenario.allies)
@@ -65,7 +66,7 @@ class Opposition:
         turned = rules.copy()
         turned["allies"], turned["enemies"] = self.n_agents, allies
         turned["actions"] = self.n_actions
-        turned["edition"], turned["action_mask"] = EDITIONS.index("2022"), True  # its filter is for agents alone
+        turned["edition"], turned["action_mask"] = EDITIONS.index("2022"), True  # the filter is for agents only
         turned["ally_shield"], turned["enemy_shield"] = rules["enemy_shield"], rules["ally_shield"]
         self.over[:] = battles["over"]
         kernel.show_all(
@@ -83,10 +84,10 @@ class Opposition:
         """Return the actions that the opponent chooses, (B, E).
 
         Raises:
-            ValueError: it answers with another shape or type, or with an action that is not available.
+            ValueError: the actions have another shape or type, or one is not available.
         """
         return opponent_actions(opponent(self), self.available, self.over)
 
 
 Opponent = Callable[[Opposition], NDArray[np.int64]]
-"""A function from the observations of the enemies to their actions (B, E), called before every step."""
+"""A function from the enemies' observations to their actions (B, E), called before every step."""

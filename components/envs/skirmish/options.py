@@ -7,22 +7,22 @@ from .scenarios import Scenario
 
 
 def shield_bit(scenario: Scenario, *, enemies: bool) -> int:
-    """1 if that side's units have a shield column, which all units of the race have."""
+    """Return 1 if that side's units have a shield column, as all protoss units do, else 0."""
     side = scenario.enemies if enemies else scenario.allies
     return int(side[0].race == "protoss")
 
 
 Edition = Literal["2022", "2023", "2023-intended"]
-"""Of SMACv2: without its filter of enemies, with it, and with it as it was probably meant."""
+"""Editions of SMACv2: without a filter of enemies, with it, and with the filter as it was probably meant."""
 EDITIONS: tuple[Edition, ...] = get_args(Edition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Which columns observations and states have, and who is in them.
+    """Which columns observations and states have, and which units they show.
 
     Raises:
-        ValueError: there is no such edition, or the probability is none.
+        ValueError: the edition is unknown, or the probability is not between 0 and 1.
     """
 
     obs_all_health: bool = True
@@ -34,20 +34,20 @@ class Features:
     obs_own_position: bool | None = None
     """The agent's place, (x, y) / 32: an option of SMACv2. By default, it is on where armies are drawn."""
     obs_instead_of_state: bool = False
-    """The state is all observations in a row."""
+    """Whether the state consists of all observations, one after the other."""
     state_last_action: bool = True
     state_timestep_number: bool = False
     obs_starcraft: bool = True
-    """Whether observations have anything but the time."""
+    """Whether observations contain anything but the time."""
     fully_observable: bool = False
-    """Whether agents see everybody, however far away."""
+    """Whether agents see all living units, at any distance."""
     action_mask: bool = True
-    """Whether only units in reach are offered as targets. Else all living ones are, and who chooses one out of reach
-    goes on with what it did."""
+    """Whether only units in reach are available as targets. Else all living ones are, and an agent that chooses one out
+    of reach goes on with its present order."""
     edition: Edition = "2022"
-    """Which edition of SMACv2 decides who sees an enemy. With its filter, somebody must have found it first."""
+    """The edition of SMACv2 whose rules decide which agents see an enemy. With the filter, one must find it first."""
     prob_obs_enemy: float = 1.0
-    """The probability with which each other agent hears of an enemy that was found, where there is a filter."""
+    """The probability that each other agent learns of an enemy that was found, where there is a filter."""
 
     def __post_init__(self) -> None:
         if self.edition not in EDITIONS:
@@ -56,32 +56,32 @@ class Features:
             raise ValueError(f"prob_obs_enemy is {self.prob_obs_enemy!r}, must be between 0 and 1")
 
     def shows_own_position(self, scenario: Scenario) -> bool:
-        """Whether observations have the agent's place."""
+        """Return whether observations contain the agent's place."""
         return scenario.draw is not None if self.obs_own_position is None else self.obs_own_position
 
     def move_size(self) -> int:
-        """Columns about the ground around an agent."""
+        """Return the number of columns about an agent's moves and the ground around it."""
         return 4 + 8 * self.obs_pathing_grid + 9 * self.obs_terrain_height
 
     def enemy_shape(self, scenario: Scenario) -> tuple[int, int]:
-        """Enemies, and columns about each."""
+        """Return the number of enemies, and of columns about each."""
         health = (1 + shield_bit(scenario, enemies=True)) * self.obs_all_health
         return len(scenario.enemies), 4 + len(scenario.enemy_types) + health
 
     def ally_shape(self, scenario: Scenario) -> tuple[int, int]:
-        """Friends of an agent, and columns about each."""
+        """Return the number of friends of an agent, and of columns about each."""
         health = (1 + shield_bit(scenario, enemies=False)) * self.obs_all_health
         action = scenario.n_actions * self.obs_last_action
         return len(scenario.allies) - 1, 4 + len(scenario.ally_types) + health + len(scenario.capabilities) + action
 
     def own_size(self, scenario: Scenario) -> int:
-        """Columns about the agent itself."""
+        """Return the number of columns about the agent itself."""
         health = (1 + shield_bit(scenario, enemies=False)) * (self.obs_own_health or self.obs_all_health)
         place = 2 * self.shows_own_position(scenario) + 2 * (scenario.looks > 0)
         return len(scenario.ally_types) + health + len(scenario.capabilities) + place + self.obs_timestep_number
 
     def obs_size(self, scenario: Scenario) -> int:
-        """Columns of an observation, O."""
+        """Return the number of columns of an observation, O."""
         if not self.obs_starcraft:
             return int(self.obs_timestep_number)
         enemies, enemy_width = self.enemy_shape(scenario)
@@ -89,7 +89,7 @@ class Features:
         return self.move_size() + enemies * enemy_width + allies * ally_width + self.own_size(scenario)
 
     def state_size(self, scenario: Scenario) -> int:
-        """Columns of a state, S."""
+        """Return the number of columns of a state, S."""
         allies, enemies = len(scenario.allies), len(scenario.enemies)
         if self.obs_instead_of_state:
             return allies * self.obs_size(scenario)
@@ -107,26 +107,26 @@ class Rewards:
     """Terms of the team's reward."""
 
     sparse: bool = False
-    """Only the end counts: 1, -1, or 0 for a draw."""
+    """Whether only the end counts: 1 for a win, -1 for a defeat, 0 for a draw, before scaling."""
     only_positive: bool = True
-    """Own losses cost nothing."""
+    """Whether own losses cost nothing."""
     death_value: float = 10.0
     win: float = 200.0
     defeat: float = 0.0
     negative_scale: float = 0.5
-    """How much a loss of one's own weighs against one of the enemy's."""
+    """The weight of own losses relative to the enemy's."""
     scale: bool = True
     scale_rate: float = 20.0
-    """Return of a perfect win after scaling."""
+    """The return of a perfect win after scaling."""
     fixed_divisor: bool = False
-    """Where armies are drawn: whether all rewards are divided as in a battle's first episode, as in SMACv2. Else a
-    perfect win over strong enemies and over weak ones has the same return."""
+    """Where armies are drawn: whether the divisor of a battle's first episode is kept, as in SMACv2. Else a perfect win
+    has the same return over strong enemies as over weak ones."""
 
     def maximum(self, scenario: Scenario) -> float:
-        """The unscaled sum of a win in which no enemy recovered anything."""
+        """Return the unscaled return of a win in which no enemy recovers health or shield."""
         pool = sum(unit.health + unit.shield for unit in scenario.enemies)
         return pool + self.death_value * len(scenario.enemies) + self.win
 
     def divisor(self, scenario: Scenario) -> float:
-        """Divisor of every reward."""
+        """Return the divisor of every reward."""
         return self.maximum(scenario) / self.scale_rate if self.scale else 1.0

@@ -13,11 +13,11 @@ from .battles import Battles
 from .masks import possible
 
 Seen = dict[str, NDArray[Any]]
-"""`observation` (O,) float32 in [-1, 1], and `action_mask` (U,) int8: 1 for each action that is available."""
+"""`observation` (O,) float32 in [-bound, bound], and `action_mask` (U,) int8: 1 for each action that is available."""
 
 
 class BatchOfOne(Protocol):
-    """B battles, of which a `BattleParallelEnv` plays one."""
+    """A batch of battles; `BattleParallelEnv` uses a batch of one."""
 
     n_actions: int
     obs_size: int
@@ -36,16 +36,16 @@ B = TypeVar("B", bound=BatchOfOne)
 
 
 class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignore[misc]  # PettingZoo has no types
-    """One battle of a simulator. All agents stay until it ends, and end together.
+    """One battle of a simulator. All agents stay until it ends.
 
-    A subclass says what becomes of unavailable actions, and what agents earn and are told.
+    A subclass defines the replacement of unavailable actions, the rewards and the infos.
 
     Args:
-        name: of the environment.
-        agents: their names, as they are numbered.
-        bound: of observations: from -bound to bound.
-        seed: of the battles, until `reset` names another.
-        make: makes a batch of one battle with a seed.
+        name: the name of the environment.
+        agents: the names of the agents, in the order of their numbers.
+        bound: observations lie between -bound and bound.
+        seed: the seed of the battles, until `reset` gets another.
+        make: returns a batch of one battle for a seed.
     """
 
     def __init__(self, name: str, agents: Sequence[str], bound: float, seed: int, make: Callable[[int], B]) -> None:
@@ -68,7 +68,7 @@ class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignor
 
     @abstractmethod
     def _chosen(self, given: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return available actions (1, A) for the given ones, and which have been replaced."""
+        """Return available actions (1, A) in place of the given ones, and a mask of the replaced ones."""
 
     @abstractmethod
     def _rewards(self) -> list[float]:
@@ -76,20 +76,20 @@ class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignor
 
     @abstractmethod
     def _info(self, i: int) -> dict[str, Any]:
-        """Return what agent i is told."""
+        """Return the info of agent i."""
 
     def observation_space(self, agent: str) -> spaces.Dict:
-        """Return what an agent may see."""
+        """Return the observation space of an agent."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Discrete:
-        """Return what an agent may do."""
+        """Return the action space of an agent."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Seen], dict[str, dict[str, Any]]]:
-        """Start a battle; with a seed, the first that follows from it. There are no `options`."""
+        """Start a battle; with a seed, the first battle of that seed. `options` are ignored."""
         if seed is not None:
             self._env = self._make(seed)
         self._env.reset()
@@ -102,7 +102,7 @@ class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignor
         """Make one step.
 
         Raises:
-            ValueError: an agent has no action, or the battle is over; nothing has been stepped then.
+            ValueError: an agent has no action, or the battle is over; no step is made.
         """
         missing = [agent for agent in self.possible_agents if agent not in actions]
         if missing:
@@ -127,7 +127,7 @@ class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignor
         return state
 
     def close(self) -> None:
-        """Do nothing: all it holds is memory."""
+        """Do nothing: the environment holds only memory."""
 
     def _seen(self) -> dict[str, Seen]:
         env = self._env
@@ -143,14 +143,14 @@ class BattleParallelEnv(ParallelEnv[str, Seen, int], Generic[B]):  # type: ignor
 class SkirmishParallelEnv(BattleParallelEnv[Battles]):
     """One battle; agents are `agent_0`, `agent_1`, … as SMAC numbers them.
 
-    The dead have one action, 0, as in SMAC. Everyone is given the team's reward. `state()` is what SMAC's `get_state`
-    is. `infos` say, each for its agent, `alive`, `battle_won`, and `replaced`: its action was not available and made
-    into *stop* (*nothing* for the dead), since much code of PettingZoo knows no masks.
+    A dead agent has one available action, 0, as in SMAC. Each agent gets the team's reward. `state()` equals SMAC's
+    `get_state`. `infos` hold, per agent, `alive`, `battle_won` and `replaced`: True if its action was unavailable and
+    was replaced by *stop* (*nothing* for a dead agent), because much PettingZoo code does not use masks.
 
     Args:
         scenario: as for `Battles`.
-        seed: of the battles, until `reset` names another.
-        options: whatever else `Battles` takes.
+        seed: the seed of the battles, until `reset` gets another.
+        options: further arguments of `Battles`.
 
     Raises:
         ValueError: as `Battles`.

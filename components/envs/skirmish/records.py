@@ -1,7 +1,7 @@
 """The state of a battle, as structured arrays that the kernel reads and writes and a snapshot holds.
 
-Everything that changes is in `UNIT` and `BATTLE`; everything that stays is in `KIND` and `RULES`. Numbers are 64 bits
-wide throughout, so that compiled and uncompiled code round alike; only what is shown to a policy is float32.
+What changes during an episode is in `UNIT` and `BATTLE`; the rest is in `KIND` and `RULES`. Numbers are 64 bits wide
+throughout, so that compiled and uncompiled code round alike; only what is shown to a policy is float32.
 """
 
 from dataclasses import fields
@@ -15,7 +15,7 @@ from .options import Features, Rewards
 _FLOAT, _INT, _BOOL = np.float64, np.int64, np.bool_
 
 _TYPES: dict[str, type] = {"edition": _INT, "prob_obs_enemy": _FLOAT}
-"""Of the options that are no booleans; an edition is its index."""
+"""Types of the options that are not booleans; an edition is stored as its index."""
 
 UNIT = np.dtype(
     [
@@ -23,102 +23,102 @@ UNIT = np.dtype(
         ("y", _FLOAT),
         ("health", _FLOAT),  # dead at zero
         ("shield", _FLOAT),
-        ("energy", _FLOAT),  # of healers
-        ("before", _FLOAT),  # health + shield when the step began: the reward compares with it
+        ("energy", _FLOAT),  # only healers have it
+        ("before", _FLOAT),  # health + shield at the start of the step, for the reward
         ("quiet", _INT),  # ticks since it was last hurt
         ("facing_x", _FLOAT),  # a unit vector
         ("facing_y", _FLOAT),
-        ("heading_x", _FLOAT),  # the unit vector towards where it walks, zero while it stands
+        ("heading_x", _FLOAT),  # direction in which it intends to walk, a unit vector; zero while it stands
         ("heading_y", _FLOAT),
-        ("stride", _FLOAT),  # how far it walks this tick
-        ("pace", _FLOAT),  # wanted speed, of units that accelerate
-        ("steer_x", _FLOAT),  # sideways, round a unit in its way
+        ("stride", _FLOAT),  # distance that it walks in this tick
+        ("pace", _FLOAT),  # present speed of a unit that accelerates
+        ("steer_x", _FLOAT),  # added to the heading, to swerve round a unit in its way
         ("steer_y", _FLOAT),
-        ("push_x", _FLOAT),  # out of those it overlaps
+        ("push_x", _FLOAT),  # displacement out of the units that it overlaps
         ("push_y", _FLOAT),
-        ("order", _INT),  # IDLE, MOVE, ATTACK or ADVANCE of the kernel
+        ("order", _INT),  # IDLE, MOVE, ATTACK or ADVANCE of `kernel.constants`
         ("goal_x", _FLOAT),
         ("goal_y", _FLOAT),
         ("stop", _INT),  # the cell to pass on the way to its target or goal, -1 for none
         ("target", _INT),  # index of a unit, -1 for none
-        ("attacker", _INT),  # the attacker of itself or of a friend that called for help, -1 for none
+        ("attacker", _INT),  # last attacker of it, or of a friend that called for help; -1 for none
         ("help_in", _INT),  # ticks until it may call for help again
-        ("bursting", _BOOL),  # dead, and about to take others along
-        ("healing", _BOOL),  # its target, in this tick
-        ("holding", _BOOL),  # stands and fights: is pushed less
-        ("arrived", _BOOL),  # has advanced as far as it can, and found no enemy
+        ("bursting", _BOOL),  # dead, and its burst is still to come
+        ("healing", _BOOL),  # it heals its target in this tick
+        ("holding", _BOOL),  # it stands with its target in range, and is pushed less
+        ("arrived", _BOOL),  # has no target, and its advance has ended or (for healers) pauses
         ("aiming", _BOOL),
         ("windup", _FLOAT),  # ticks until the shot, while aiming
-        ("cooldown", _FLOAT),  # ticks until it may aim again; below zero, the part of a tick it is late
-        ("hits_left", _INT),  # target of the shot in flight
-        ("hit_in", _FLOAT),
-        ("hit_target", _INT),
-        ("hit_x", _FLOAT),  # where a beam was last pointed
+        ("cooldown", _FLOAT),  # ticks until it may aim again; below zero, the part of a tick by which it is late
+        ("hits_left", _INT),  # hits of its last shot that are still to come
+        ("hit_in", _FLOAT),  # ticks until the next of them
+        ("hit_target", _INT),  # index of the unit that was shot at, -1 before the first shot
+        ("hit_x", _FLOAT),  # where its beam last pointed
         ("hit_y", _FLOAT),
         ("last_action", _INT),  # -1 before the first
-        ("heeds", _BOOL),  # of who is ordered about: whether this step's action changes anything
+        ("heeds", _BOOL),  # of a commanded unit: whether it obeys this step's action
         ("finder", _INT),  # of an enemy: the agent that found it, -1 for none
-        ("known_to", _INT),  # of an enemy: a bit for each agent that has heard of it
-        ("blind_to", _INT),  # of an agent: it sees no enemy up to this number
+        ("known_to", _INT),  # of an enemy: a bit for each agent that knows of it
+        ("blind_to", _INT),  # of an agent: it sees no enemy up to this number; -1 hides none
         ("look_x", _FLOAT),  # the middle of its cone of vision, a unit vector
         ("look_y", _FLOAT),
-        ("event", _INT),  # scratch: the events of a tick, in the order in which they happen
+        ("event", _INT),  # scratch: the events of a tick in order, also what `drawing` and `finding` draw
     ],
     align=True,
 )
 
 BATTLE = np.dtype(
     [
-        ("a", _INT),  # the random generator
+        ("a", _INT),  # `a`, `b`, `c` and `counter`: state of the random generator
         ("b", _INT),
         ("c", _INT),
         ("counter", _INT),
         ("tick", _INT),
         ("steps", _INT),
-        ("offset", _INT),  # of the ticks in which idle enemies are sent after the nearest ally, where armies are drawn
+        ("offset", _INT),  # where armies are drawn: shifts the ticks in which idle enemies are ordered to attack
         ("over", _BOOL),
-        ("divisor", _FLOAT),  # of this episode's rewards
-        ("given", _INT),  # TYPES_GIVEN and PLACES_GIVEN of the kernel: what is not drawn for the next episode
+        ("divisor", _FLOAT),  # every reward of this episode is divided by it
+        ("given", _INT),  # flags TYPES_GIVEN and PLACES_GIVEN: what is not drawn for the next episode
     ],
     align=True,
 )
 
 KIND = np.dtype(
     [
-        ("type_row", _INT),  # of its type in the table of damage
-        ("weight", _FLOAT),  # how likely it is drawn, where armies are
-        ("never_alone", _BOOL),  # no army is drawn of such alone
-        ("sight", _FLOAT),  # what its agent sees, centre to centre
-        ("shoot", _FLOAT),  # how far its agent may order an attack, or healing
+        ("type_row", _INT),  # row of its type in the table of damage
+        ("weight", _FLOAT),  # probability that it is drawn, where armies are drawn
+        ("never_alone", _BOOL),  # no army of such units only is drawn
+        ("sight", _FLOAT),  # how far its agent sees, centre to centre
+        ("shoot", _FLOAT),  # up to which distance it may be ordered to attack or heal, centre to centre
         ("health", _FLOAT),
         ("shield", _FLOAT),
         ("armour", _FLOAT),
         ("radius", _FLOAT),
         ("separation", _FLOAT),
-        ("yielding", _FLOAT),  # the share it takes, while it fights, of an overlap with a friend who walks
+        ("yielding", _FLOAT),  # its share of an overlap with a friend, where it fights and the friend does not
         ("speed", _FLOAT),  # cells per tick
-        ("acceleration", _FLOAT),  # cells per tick and tick; zero for those at full speed at once
-        ("layer", _INT),  # GROUND, GIANT or AIR of the kernel: units of one layer are in each other's way
+        ("acceleration", _FLOAT),  # cells per tick²; zero for units that reach full speed at once
+        ("layer", _INT),  # GROUND, GIANT or AIR: only units of the same layer collide
         ("hits_air", _BOOL),
         ("regeneration", _FLOAT),  # health per tick
-        ("healing", _FLOAT),  # health given per tick; zero for all but healers
+        ("healing", _FLOAT),  # health that it gives per tick; zero for all but healers
         ("biological", _BOOL),  # can be healed
         ("range", _FLOAT),
         ("scan", _FLOAT),
-        ("period", _FLOAT),  # ticks, as all times here
+        ("period", _FLOAT),  # in ticks, as all times here
         ("damage_point", _FLOAT),
         ("hits", _INT),
         ("hit_gap", _FLOAT),
         ("missile_speed", _FLOAT),
-        ("burst", _FLOAT),  # how far round itself it hurts when it dies, zero for all but those who do
-        ("sweep", _FLOAT),  # half the length of the line that its beam draws, zero for other weapons
+        ("burst", _FLOAT),  # radius in which it causes damage when it dies; zero for units that do not burst
+        ("sweep", _FLOAT),  # half the length of its beam's line; zero for other weapons
         ("full_cooldown", _FLOAT),
         ("type_bit", _INT),
-        ("rank", _INT),  # of its type: agents are numbered by rank, then by position, when an episode begins
+        ("rank", _INT),  # of its type: an episode numbers its agents by rank, then by position
         ("start_x", _FLOAT),
         ("start_y", _FLOAT),
-        ("attack_chance", _FLOAT),  # of an agent: how often an order to attack or to heal is carried out
-        ("health_level", _FLOAT),  # of an agent: it dies at this share of its health
+        ("attack_chance", _FLOAT),  # of an agent: probability that it obeys an order to attack or to heal
+        ("health_level", _FLOAT),  # of an agent: it dies below this share of its full health
         ("hidden_from", _INT),  # of an enemy: a bit for each agent that sees neither its health nor its type
     ],
     align=True,
@@ -129,7 +129,7 @@ RULES = np.dtype(
         ("allies", _INT),
         ("enemies", _INT),
         ("actions", _INT),
-        ("first_target", _INT),  # the action that attacks the first enemy
+        ("first_target", _INT),  # number of the action that attacks the first enemy
         ("ticks", _INT),  # per step
         ("limit", _INT),
         ("move_amount", _FLOAT),
@@ -137,52 +137,52 @@ RULES = np.dtype(
         ("east", _FLOAT),
         ("south", _FLOAT),
         ("north", _FLOAT),
-        ("carved", _BOOL),  # there are blocked cells inside the walls, too
-        ("march_x", _FLOAT),  # where the enemies advance to
+        ("carved", _BOOL),  # some cells inside the walls are blocked, too
+        ("march_x", _FLOAT),  # goal of the enemies' advance
         ("march_y", _FLOAT),
-        ("march_dx", _FLOAT),  # to the other end, where they advance to some point of a line
+        ("march_dx", _FLOAT),  # from there to the other end of a line; each episode draws a point of it as the goal
         ("march_dy", _FLOAT),
         ("regenerates", _BOOL),  # some unit recovers health without a healer
-        ("bursts", _BOOL),  # somebody does
+        ("bursts", _BOOL),  # some unit bursts when it dies
         ("drawn", _BOOL),  # each episode draws armies and starting places
-        ("surrounded", _FLOAT),  # the share of episodes that begin with the allies in the middle of enemies
+        ("surrounded", _FLOAT),  # share of episodes in which the allies start in the middle of enemies
         ("draws_chances", _BOOL),  # each agent has an `attack_chance`
         ("chance_low", _FLOAT),
         ("chance_high", _FLOAT),
-        ("hides_chances", _BOOL),  # from other agents
+        ("hides_chances", _BOOL),  # each agent sees only its own
         ("draws_levels", _BOOL),  # each agent has a `health_level`
         ("level_low", _FLOAT),
         ("level_high", _FLOAT),
         ("hides_levels", _BOOL),
         ("draws_masks", _BOOL),  # enemies are `hidden_from` some agents
-        ("mask_probability", _FLOAT),  # with which an agent sees an enemy's health and type
-        ("looks", _INT),  # directions of the cone of vision, zero for agents that see all around
-        ("turn_cos", _FLOAT),  # of the angle from one direction to the next
+        ("mask_probability", _FLOAT),  # that an agent sees an enemy's health and type
+        ("looks", _INT),  # number of directions of the cone of vision; zero for agents that see all around
+        ("turn_cos", _FLOAT),  # of the angle between two neighbouring directions
         ("turn_sin", _FLOAT),
         ("cone_cos", _FLOAT),  # of half the cone's angle
         ("cone_tan", _FLOAT),
         ("cone_as_published", _BOOL),
         ("commanded", _BOOL),  # an opponent commands the enemies
-        ("reaction", _INT),  # the enemies look round every so many ticks
-        ("retaliates", _BOOL),  # an enemy goes for who hurts it from out of its sight
-        ("switches", _BOOL),  # an enemy shoots at whoever is in reach, not at whom it chases, and at who attacks it
-        ("calls", _BOOL),  # a hurt enemy calls its friends
-        ("hunts", _BOOL),  # the enemies know where the allies are
-        ("healers", _BOOL),  # a side with no other unit left has lost
-        ("crowd", _FLOAT),  # how far from there the last of them may find room
+        ("reaction", _INT),  # ticks from one choice of the enemies' targets to the next
+        ("retaliates", _BOOL),  # an enemy that sees no target attacks the unit that hurt it
+        ("switches", _BOOL),  # an enemy prefers a unit in range to the one that it chases, and its attackers to others
+        ("calls", _BOOL),  # a hurt enemy calls its friends for help
+        ("hunts", _BOOL),  # the enemies attack the nearest ally at any distance
+        ("healers", _BOOL),  # some unit is a healer; a side that has only healers left has lost
+        ("crowd", _FLOAT),  # radius round the march's goal in which all enemies find room
         ("start_jitter", _FLOAT),
         ("type_bits", _INT),
         ("ally_shield", _BOOL),
         ("enemy_shield", _BOOL),
         *((option.name, _TYPES.get(option.name, _BOOL)) for option in fields(Features)),
-        ("hides_types", _BOOL),  # of allies from each other
+        ("hides_types", _BOOL),  # agents do not see each other's types
         *((f"reward_{option.name}", type(option.default)) for option in fields(Rewards)),
-        ("reward_divisor", _FLOAT),  # of battles whose armies are always the same
+        ("reward_divisor", _FLOAT),  # where armies are always the same
     ],
     align=True,
 )
 
 
 def records(array: Any) -> Any:
-    """The array as the kernel takes it: only a recarray knows `unit.x`, and only compiled code goes without."""
+    """Return the array as the kernel takes it: a recarray for `unit.x` in uncompiled code, else unchanged."""
     return array if COMPILED else array.view(np.recarray)

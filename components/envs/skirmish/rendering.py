@@ -16,7 +16,7 @@ SIDES = ((0, 114, 178), (213, 94, 0))
 def image_of(skirmish: Battles, b: int = 0, *, cell: int = 16) -> Image:
     """Draw one battle, seen from above, north up.
 
-    A living unit is a disc of its size. The part of the disc from the bottom up shows its share of health and shield.
+    A living unit is a disc of its size, filled from the bottom up by its remaining share of health and shield.
 
     Args:
         skirmish: the battles.
@@ -45,7 +45,7 @@ def image_of(skirmish: Battles, b: int = 0, *, cell: int = 16) -> Image:
 
 
 def text_of(image: Image) -> str:
-    """Return an image as lines of half blocks, each of which shows two pixels, one above the other.
+    """Return an image as lines of half-block characters, each of which shows two pixels, one above the other.
 
     Args:
         image: (H, W, 3), uint8; H is even.

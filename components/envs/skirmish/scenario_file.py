@@ -1,4 +1,4 @@
-"""Scenarios of one's own, in a TOML file of a few lines.
+"""User-defined scenarios, in a TOML file of a few lines.
 
     name = "rescue"                 # the file's name, if left out
     limit = 120                     # steps
@@ -34,7 +34,7 @@ from .terrain import MAP_SIZE, TERRAINS, Terrain, carved
 from .toml_checks import REQUIRED, by_name, list_of, number, of_type, table_of
 
 MOST_UNITS = 128
-"""Of both sides together: what happens in a tick grows with the square of it."""
+"""The greatest number of units on both sides together: the work per tick grows with its square."""
 
 _COUNT = number(1, MOST_UNITS, whole=True)
 _POINT = list_of(number(0.0, MAP_SIZE), 2)
@@ -60,11 +60,11 @@ _FILE = table_of(
     name=(_TEXT, ""),
     limit=(number(1, 10_000, whole=True), REQUIRED),
     terrain=(_ground, "strip"),
-    winding=(_FLAG, False),  # units look for ways round corners, as they must where rectangles make up a maze
+    winding=(_FLAG, False),  # units find paths around corners; needed if rectangles form a maze
     allies=(_GROUPS, ()),
     enemies=(_GROUPS, ()),
     draw=(_DRAW, None),
-    march=(_POINT, None),  # where the enemies march to; else to the first group of allies
+    march=(_POINT, None),  # where the enemies march to; by default, the first group of allies
     hunts=(_FLAG, False),  # whether the enemies hunt the nearest ally at any distance
     unit_ranges=(_FLAG, False),  # agents see and shoot as far as their units can, instead of 9 and 6 cells
 )
@@ -110,7 +110,7 @@ def scenario_of_table(table: Mapping[str, Any], name: str) -> Scenario:
     """Return the scenario that the contents of a file describe; `name` is its name if they give none.
 
     Raises:
-        ValueError: something is wrong; the message says what, where, and what may be.
+        ValueError: a value is invalid; the message says which one, and what is allowed.
     """
     checked = _FILE(table, "")
     _check_armies(checked)
@@ -125,7 +125,7 @@ def scenario_of_table(table: Mapping[str, Any], name: str) -> Scenario:
     for side, units in sides.items():
         races = sorted({unit.race for unit in units})
         if len(races) > 1:
-            # Whether there is a column for shields is a matter of race, in SMAC and so here.
+            # The race decides whether there is a column for shields, in SMAC and therefore here.
             raise ValueError(f"{side} are of several races ({', '.join(races)}), must be of one")
     total = len(scenario.allies) + len(scenario.enemies)
     if total > MOST_UNITS:
@@ -137,7 +137,7 @@ def load_scenario(path: Path) -> Scenario:
     """Read a scenario file.
 
     Raises:
-        ValueError: it can't be read, or something in it is wrong; the message says what, where, and what may be.
+        ValueError: the file can't be read or a value is invalid; the message says which one, and what is allowed.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -147,17 +147,17 @@ def load_scenario(path: Path) -> Scenario:
         raise ValueError(f"scenario file {path} is not TOML: {error}") from None
     try:
         scenario = scenario_of_table(table, path.stem)
-        kinds_table(scenario, "liberty")  # looks whether there is room
+        kinds_table(scenario, "liberty")  # raises if a group has no room
     except ValueError as error:
         raise ValueError(f"scenario file {path}: {error}") from None
     return scenario
 
 
 def scenario_named(name: str) -> Scenario:
-    """The scenario that SMAC or SMACv2 calls so, or that the file of this name, which ends in `.toml`, describes.
+    """Return the scenario of this name in SMAC or SMACv2, or that of the file of this name if it ends in `.toml`.
 
     Raises:
-        ValueError: there is none of this name; the message lists those there are. Or the file is wrong.
+        ValueError: the name is unknown, and the message lists the known ones; or the file is invalid.
     """
     if name.endswith(".toml"):
         return load_scenario(Path(name))

@@ -1,4 +1,4 @@
-"""The battlefields: who meets whom, where, and for how long. `scenarios.toml` holds those of SMAC and of SMACv2."""
+"""Scenarios: armies, starting places, terrain, step limit. `scenarios.toml` holds those of SMAC and of SMACv2."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from .units import UnitType, unit_named
 Point = tuple[float, float]
 
 Group = tuple[Point, int]
-"""Where the next so many units of a side start, next to each other."""
+"""A starting point, and the number of a side's next units that start there, next to each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number that is drawn for each agent and episode, all between two bounds equally likely."""
+    """A number that is drawn uniformly between two bounds, for each agent and episode."""
 
     low: float
     high: float
@@ -31,29 +31,29 @@ class Draw:
     """Armies and starting places drawn for each episode, as in SMACv2 (Ellis et al. 2023)."""
 
     types: tuple[UnitType, ...]
-    """In the order of the one-hot columns. Agents are numbered by the names of their types."""
+    """Unit types in the order of the one-hot columns. Agents are numbered by the names of their types."""
     weights: tuple[float, ...]
-    """How likely each type is; they sum to 1."""
+    """The probability of each type; they sum to 1."""
     never_alone: tuple[UnitType, ...]
-    """No army consists of these alone."""
+    """Types that may not form an army alone."""
     surrounded: float
-    """The share of episodes in which the allies start in the middle of enemies; else the sides mirror each other.
+    """The share of episodes in which enemies surround the allies; in the others, the sides mirror each other.
 
-    SMACv2's `p` is the share of the others.
+    SMACv2's `p` is the share of those others.
     """
     observe: bool = True
     """Whether agents see each other's types."""
     attack: Spread | None = None
-    """How likely an order to attack or to heal is carried out; by default, always."""
+    """Bounds of the probability that an order to attack or to heal is carried out; by default, it always is."""
     health: Spread | None = None
-    """The share of its health at which an agent dies; by default, nothing is left of it."""
+    """Bounds of the share of its health at which an agent dies; by default, it dies at zero."""
     mask_probability: float | None = None
-    """How likely an agent sees an enemy's health and type, drawn for each pair; by default, always."""
+    """The probability that an agent sees an enemy's health and type, drawn for each pair; by default, it is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One battle. Units stand in the order in which observations list them."""
+    """One battle. Units are in the order in which observations list them."""
 
     name: str
     allies: tuple[UnitType, ...]
@@ -61,10 +61,10 @@ class Scenario:
     limit: int
     """Steps after which the episode is truncated without a winner."""
     map_type: str
-    """SMAC's word for the family of unit types."""
+    """SMAC's name for the family of unit types."""
     terrain: Terrain
     ally_types: tuple[UnitType, ...] = ()
-    """Unit types of an ally's one-hot, in order; empty where there is one type only."""
+    """Unit types of an ally's one-hot columns, in order; empty if each side has only one type."""
     enemy_types: tuple[UnitType, ...] = ()
     ally_groups: tuple[Group, ...] = ()
     """Empty where armies are drawn."""
@@ -72,18 +72,18 @@ class Scenario:
     hunts: bool = False
     """Whether the enemies hunt the nearest ally at any distance, instead of marching."""
     march: tuple[Point, ...] = ()
-    """Where the enemies march to: a point, or the ends of a line to a point of which; else to the allies' start."""
+    """The point that the enemies march to, or the ends of a line on which it is drawn; if empty, the allies' start."""
     draw: Draw | None = None
-    """Where armies are drawn: then `allies` and `enemies` tell no more than how many there are, and of which race."""
+    """Set if armies are drawn; `allies` and `enemies` then give only the number of units and their race."""
     unit_ranges: bool = False
     """An agent sees and shoots as far as its unit can, instead of 9 and 6 cells: SMACv2's rule."""
     least_shoot: float = 2.0
-    """The least distance at which an attack may be ordered, where units' own ranges count."""
+    """The lower bound of an agent's shooting range with `unit_ranges`, in cells."""
 
     looks: int = 0
-    """Directions to which an agent can turn its cone of vision, SMACv2's `conic_fov`. By default it sees all around."""
+    """Number of directions of an agent's cone of vision (SMACv2's `conic_fov`); 0 if it sees all around."""
     cone_as_published: bool = False
-    """The cone reaches to both sides, as in SMACv2, which compares slopes instead of directions."""
+    """True if the cone also extends to the opposite side, as in SMACv2, which compares slopes instead of directions."""
 
     @property
     def first_target(self) -> int:
@@ -92,7 +92,7 @@ class Scenario:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """The numbers that are drawn for each agent, by the names of their fields in `records.KIND`."""
+        """The fields of `records.KIND` with the numbers that are drawn for each agent."""
         attack, health = (self.draw.attack, self.draw.health) if self.draw else (None, None)
         return ("attack_chance",) * (attack is not None) + ("health_level",) * (health is not None)
 
@@ -100,8 +100,8 @@ class Scenario:
     def n_actions(self) -> int:
         """The number of actions of an agent.
 
-        Where armies with healers are drawn and there are more allies than enemies, each ally has a number as a
-        patient: SMACv2's rule. In SMAC, a healer can heal no more allies than there are enemies.
+        If drawn armies may have healers, there is a target action for each ally, even if there are fewer enemies:
+        SMACv2's rule. In SMAC, a healer can heal no more allies than there are enemies.
         """
         targets = len(self.enemies)
         if self.draw is not None and any(unit.healing > 0.0 for unit in self.draw.types):
@@ -126,12 +126,12 @@ def make_scenario(
     draw: Table | None = None,
     **others: bool,
 ) -> Scenario:
-    """Make a scenario of the tables of a file, which are valid.
+    """Make a scenario from the validated tables of a file.
 
-    Types have columns in the order of their names, by which SMAC numbers agents, unless `draw` names another order.
+    Columns of types are in the order of their names, by which SMAC numbers agents, or in the order that `draw` gives.
 
     Raises:
-        ValueError: there is no unit of some name.
+        ValueError: the name of a unit is unknown.
     """
     lots = None
     if draw is not None:

@@ -1,4 +1,4 @@
-"""What SMAC's class answers about the sizes of observations, states and actions."""
+"""The queries of SMAC's class for the sizes of observations, states and actions."""
 
 from collections.abc import Sequence
 
@@ -21,39 +21,39 @@ class SizeQueries:
     _scenario: Scenario
 
     def get_obs_size(self) -> int:
-        """O."""
+        """Return the number of columns of an observation, O."""
         return self.skirmish.obs_size
 
     def get_state_size(self) -> int:
-        """S."""
+        """Return the number of columns of the state, S."""
         return self.skirmish.state_size
 
     def get_total_actions(self) -> int:
-        """U."""
+        """Return the number of actions of an agent, U."""
         return self.n_actions
 
     def get_obs_move_feats_size(self) -> int:
-        """Columns about the ground around an agent."""
+        """Return the number of columns about the ground around an agent."""
         return self._features.move_size()
 
     def get_obs_enemy_feats_size(self) -> tuple[int, int]:
-        """Enemies, and columns about each."""
+        """Return the number of enemies, and of columns about each."""
         return self._features.enemy_shape(self._scenario)
 
     def get_obs_ally_feats_size(self) -> tuple[int, int]:
-        """Friends, and columns about each."""
+        """Return the number of an agent's friends, and of columns about each."""
         return self._features.ally_shape(self._scenario)
 
     def get_obs_own_feats_size(self) -> int:
-        """Columns about the agent itself."""
+        """Return the number of columns about the agent itself."""
         return self._features.own_size(self._scenario)
 
     def get_ally_num_attributes(self) -> int:
-        """Columns of an ally's row of the state."""
+        """Return the number of columns of an ally's row of the state."""
         return len(self.ally_state_attr_names)
 
     def get_enemy_num_attributes(self) -> int:
-        """Columns of an enemy's row of the state."""
+        """Return the number of columns of an enemy's row of the state."""
         return len(self.enemy_state_attr_names)
 
     def _ally_state_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""SMACv2's wrapper class, whose armies and starting places are drawn as a dictionary says."""
+"""SMACv2's wrapper class, which draws armies and starting places according to a dictionary."""
 
 from collections.abc import Mapping, MutableSequence
 from dataclasses import replace
@@ -14,18 +14,18 @@ from .starcraft2env import StarCraft2Env
 
 
 class StarCraftCapabilityEnvWrapper:
-    """What `smacv2.env.starcraft2.wrapper.StarCraftCapabilityEnvWrapper` is, played by `Battles`.
+    """`smacv2.env.starcraft2.wrapper.StarCraftCapabilityEnvWrapper`, simulated by `Battles`.
 
-    What it has no method for is looked up in the environment that it wraps, `env`. By default it plays SMACv2 as the
-    published curves were made, without the later filter of enemies that nobody has found. All that is drawn follows
-    from the seed.
+    Attributes that it lacks are looked up in the wrapped environment, `env`. By default, the edition of SMACv2 is
+    that of the published curves, without the later filter of enemies that no agent has found. The seed determines all
+    draws.
 
     Args:
         capability_config: see `scenario_of`; it is not changed.
         map_name: one of `DRAWN_MAPS`, or a scenario such as `terran_5_vs_5` with the published configuration.
         use_unit_ranges: whether agents see and shoot as far as their units can, instead of 9 and 6 cells.
-        min_attack_range: the least distance at which an attack may be ordered, with `use_unit_ranges`, in cells.
-        others: arguments of `StarCraft2Env`.
+        min_attack_range: the lower bound of an agent's shooting range with `use_unit_ranges`, in cells.
+        others: further arguments of `StarCraft2Env`.
 
     Raises:
         ValueError: an argument is wrong, or not supported.
@@ -51,22 +51,22 @@ class StarCraftCapabilityEnvWrapper:
         return distributions_of(self._config, self.env.skirmish.scenario.ally_types, seed)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env":  # before there is one, as while it is unpickled
+        if name == "env":  # not set yet, as during unpickling
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-        """Draw armies, places and capabilities and start an episode; returns the observations and the state."""
+        """Draw armies, places and capabilities, start an episode, and return the observations and the state."""
         return self.env.reset({key: part for one in self._distributions for key, part in one.generate().items()})
 
     def seed(self, seed: int | None = None) -> int:
-        """Return the seed; with an argument, begin again from that one, at the next `reset`."""
+        """Return the seed; with an argument, restart from that seed at the next `reset`."""
         if seed is not None:
             self._distributions = self._seeded(seed)
         return self.env.seed(seed)
 
     def full_restart(self) -> None:
-        """Begin again from the seed, at the next `reset`, and count a restart."""
+        """Restart from the seed at the next `reset`, and count a restart."""
         self._distributions = self._seeded(self.env.seed())
         self.env.full_restart()
 
@@ -125,7 +125,7 @@ class StarCraftCapabilityEnvWrapper:
         """Return the names of the state's columns.
 
         Raises:
-            ValueError: the state is all observations in a row, with `obs_instead_of_state`.
+            ValueError: with `obs_instead_of_state`, because the state is then all observations in a row.
         """
         env = self.env
         if env.obs_instead_of_state:

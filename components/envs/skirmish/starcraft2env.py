@@ -1,4 +1,4 @@
-"""One battle behind the interface of SMAC's own class, for code that was written for it."""
+"""One battle with the interface of SMAC's own class, for code that was written for that class."""
 
 from collections.abc import Mapping, MutableSequence
 from dataclasses import replace
@@ -26,31 +26,31 @@ from .units import Ruleset
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 LEAST_LOOKS = 3
-"""With fewer, a cone would be half of the plane or more."""
+"""The least number of directions. With fewer, a cone would be half of the plane or more."""
 
 
 class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
-    """What `smac.env.StarCraft2Env` is, played by `Battles`: same names, same arguments, same answers.
+    """`smac.env.StarCraft2Env`, simulated by `Battles`: same names, same arguments, same results.
 
-    `terminated` means here that the episode ended in any way, its limit included; use `Battles` to tell them apart.
-    Arguments about the game's window, version and replays are taken and change nothing. With
-    `obs_timestep_number` an observation is as long as `get_obs_size` says, which in SMAC it is not.
+    `terminated` here covers every end of an episode, its limit included; `Battles` distinguishes the two. Arguments
+    about the game's window, version and replays are accepted and have no effect. With `obs_timestep_number`, the
+    length of an observation equals `get_obs_size`, which it does not in SMAC.
 
-    These arguments are beside those of SMAC's class.
+    SMAC's class does not have the arguments below.
 
     Args:
-        obs_own_pos: whether agents see their own place; by default, on the maps of SMACv2.
+        obs_own_pos: whether agents see their own position; by default, only on the maps of SMACv2.
         obs_starcraft, fully_observable, action_mask, prob_obs_enemy, edition: see `Features`.
-        conic_fov, num_fov_actions: whether agents see a cone alone, and to how many directions they can turn it.
-        fov_as_published: whether the cone reaches to both sides, as in SMACv2's own code.
-        divisor: on the maps of SMACv2, whether rewards are divided by what the enemies of this episode are worth, or by
-            what those of the first were worth, as in the original.
+        conic_fov, num_fov_actions: whether agents see only a cone, and to how many directions they can turn it.
+        fov_as_published: whether the cone also extends to the opposite side, as in SMACv2's own code.
+        divisor: on the maps of SMACv2, rewards are scaled by the value of the enemies of this episode (`episode`), or
+            of the first episode (`first`), as in the original.
         ruleset: see `Battles`.
         start_jitter: see `Battles`.
-        scenario: the scenario, in place of the one that `map_name` names.
+        scenario: a scenario to use instead of that of `map_name`.
 
     Raises:
-        ValueError: there is no such map; the message lists those there are.
+        ValueError: the map is unknown, and the message lists the known scenarios; or another argument is invalid.
     """
 
     n_actions_move = 4
@@ -209,13 +209,13 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         self.win_counted = False
         self.defeat_counted = False
         self.reward = 0.0
-        """Of the last step."""
+        """The reward of the last step."""
         self.last_stats: dict[str, float] | None = None
         """Always None, as in SMAC."""
         self.renderer: object | None = None
         """Always None: `render` keeps nothing open."""
         self._before = None
-        # Names that code written for SMAC reads, although they are private there, too.
+        # Code written for SMAC reads these names, although they are private there, too.
         self._episode_count = 0
         self._episode_steps = 0
         self._total_steps = 0
@@ -225,15 +225,15 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
     def reset(
         self, episode_config: Mapping[str, Mapping[str, Any]] = NOTHING
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-        """Start an episode; returns what `get_obs` and `get_state` do.
+        """Start an episode; return the results of `get_obs` and `get_state`.
 
         Args:
-            episode_config: what SMACv2's distributions give, where armies are drawn: `team_gen` with `ally_team` and
+            episode_config: the output of SMACv2's distributions, if armies are drawn: `team_gen` with `ally_team` and
                 `enemy_team`, and `item` of `ally_start_positions`, `enemy_start_positions`, `attack`, `health` and
-                `enemy_mask`. What it lacks is drawn.
+                `enemy_mask`. Missing parts are drawn.
 
         Raises:
-            ValueError: it does not fit the scenario.
+            ValueError: the configuration does not fit the scenario.
         """
         if episode_config:
             assign_units(self.skirmish, episode_config)
@@ -250,11 +250,11 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         return self.get_obs(), self.get_state()
 
     def step(self, actions: MutableSequence[Any]) -> tuple[float, bool, dict[str, Any]]:
-        """Make one step; returns the reward, whether the episode ended, and what SMAC's `info` holds.
+        """Make one step; return the reward, whether the episode ended, and SMAC's `info`.
 
         Raises:
-            AssertionError: an action is not available; nothing has been stepped then.
-            ValueError: the wrong number of actions, or the episode is over.
+            AssertionError: an action is not available; no step is made.
+            ValueError: the number of actions is wrong, or the episode is over.
         """
         chosen = np.array([[int(action) for action in actions]], dtype=np.int64)
         if chosen.shape[1] != self.n_agents:
@@ -298,13 +298,13 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
 
     @property
     def max_reward(self) -> float:
-        """The unscaled sum of a win over the present enemies, if none of them recovers anything."""
+        """The unscaled return of a win over the present enemies, if none of them recovers health or shield."""
         kinds = self.skirmish.types_in(0)[self.n_agents :]
         pool = sum(kind.health + kind.shield for kind in kinds)
         return pool + self.reward_death_value * self.n_enemies + self.reward_win
 
     def get_agent_action(self, a_id: int, action: int) -> UnitCommand | None:
-        """Return the order that an action stands for; None for no-op.
+        """Return the order that an action stands for; None for no-op and for turning the cone of vision.
 
         Raises:
             AssertionError: the agent cannot take the action.
@@ -314,7 +314,7 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         return self._command(a_id, action)
 
     def get_agent_action_heuristic(self, a_id: int, action: int) -> tuple[UnitCommand | None, int]:
-        """Return the order of `heuristic_ai` to an agent, and the action that it stands for; `action` is ignored."""
+        """Return `heuristic_ai`'s order to an agent, and the action that it stands for; `action` is ignored."""
         unit = self.get_unit_by_id(a_id)
         others = self.agents if heals(unit) else self.enemies
         target = choose_target(unit, others, self.heuristic_targets[a_id]) if unit.health > 0.0 else None
@@ -335,13 +335,13 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         if action < constants.FIRST_TARGET:
             return move(unit, action, self._move_amount)
         if action < self.n_actions_no_attack:
-            return None  # it turns its cone of vision, which is no order
+            return None  # turning the cone of vision is not an order
         return strike(unit, (self.agents if heals(unit) else self.enemies)[action - self.n_actions_no_attack])
 
     # --- Observations -----------------------------------------------------------------------------------------------
 
     def get_obs(self) -> list[NDArray[np.float32]]:
-        """One observation per agent."""
+        """Return one observation per agent."""
         return [self.get_obs_agent(i) for i in range(self.n_agents)]
 
     def get_obs_agent(self, agent_id: int) -> NDArray[np.float32]:
@@ -350,23 +350,23 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         return seen
 
     def get_state(self) -> NDArray[np.float32]:
-        """(S,): what only the critic sees."""
+        """Return the global state, (S,), which only the critic sees."""
         state: NDArray[np.float32] = self.skirmish.state[0].copy()
         return state
 
     def get_avail_actions(self) -> list[list[int]]:
-        """Per agent, 1 for each action it may take and 0 for the others."""
+        """Return, per agent, 1 for each action it may take and 0 for the others."""
         return [self.get_avail_agent_actions(i) for i in range(self.n_agents)]
 
     def get_avail_agent_actions(self, agent_id: int) -> list[int]:
-        """1 for each action the agent may take and 0 for the others."""
+        """Return 1 for each action the agent may take and 0 for the others."""
         available: list[int] = self.skirmish.available[0, agent_id].astype(int).tolist()
         return available
 
     # --- Facts --------------------------------------------------------------------------------------------------------
 
     def get_env_info(self) -> dict[str, Any]:
-        """Sizes and names, as learning code reads them."""
+        """Return the sizes and names that learning code reads."""
         return {
             "state_shape": self.get_state_size(),
             "obs_shape": self.get_obs_size(),
@@ -378,7 +378,7 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         }
 
     def get_stats(self) -> dict[str, float]:
-        """Counts since the environment was made. `battles_draw` are the timeouts only, as in SMAC."""
+        """Return counts since the environment was created. `battles_draw` counts only the timeouts, as in SMAC."""
         return {
             "battles_won": self.battles_won,
             "battles_game": self.battles_game,
@@ -391,14 +391,14 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
     # --- The rest ---------------------------------------------------------------------------------------------------
 
     def seed(self, seed: int | None = None) -> int:
-        """Return the seed; with an argument, begin again from that one, at the next `reset`."""
+        """Return the seed; with an argument, restart from that seed at the next `reset`."""
         if seed is not None:
             self._seed = seed
             self.skirmish = self._make_skirmish(seed=seed)
         return self._seed
 
     def full_restart(self) -> None:
-        """Begin again from the seed, at the next `reset`, and count a restart."""
+        """Restart from the seed at the next `reset`, and count a restart."""
         self.seed(self._seed)
         self.force_restarts += 1
 
@@ -410,7 +410,7 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
                 be a terminal with 24-bit colours, at least 64 columns wide.
 
         Raises:
-            ValueError: there is no such mode.
+            ValueError: the mode is unknown.
         """
         if mode == "rgb_array":
             return image_of(self.skirmish)
@@ -420,7 +420,7 @@ class StarCraft2Env(UnitQueries, SizeQueries, MultiAgentEnv):
         raise ValueError(f"mode is {mode!r}, must be 'human' or 'rgb_array'")
 
     def save_replay(self) -> None:
-        """Do nothing: no game could replay it."""
+        """Do nothing: there is no game to replay the episode."""
 
     def close(self) -> None:
-        """Do nothing: the environment holds memory alone."""
+        """Do nothing: the environment holds only memory."""

@@ -1,4 +1,4 @@
-"""From a scenario and its options to the constant records that the kernel reads."""
+"""The constant records that the kernel reads, made from a scenario and its options."""
 
 from dataclasses import asdict
 from math import cos, pi, sin, sqrt, tan
@@ -17,35 +17,38 @@ from .units import TICKS_PER_SECOND, Ruleset, UnitType, armed
 SPAWN_GAP = 0.02
 
 YIELDING, LARGE_MELEE_YIELDING = 0.25, 0.16
-"""What those who fight take of an overlap with a friend who walks; foes do not move them. Fitted to how long real
-armies of marines need (too little, and the rear ranks find no place to shoot from), and to what random play of real
-zealots kills of a swarm (too little, and zerglings are in each other's way; too much, and all of them bite at once)."""
+"""The share of an overlap by which a fighting unit gives way to a walking friend; it does not give way to enemies.
+
+The second is that of large melee units. Both are fitted to the game: to how long battles of marines last, and to how
+many zerglings of a swarm zealots kill under random play. With too small a share, the rear ranks of marines find no
+place to shoot from, and zerglings block each other. With too large a share, all zerglings attack at once."""
 SMALL = 0.4
-"""Cells of radius below which a melee unit is small."""
+"""Radius in cells; below it, a melee unit is small."""
 MELEE_RANGE = 1.0
 
 SIGHT = 9.0  # of every unit, centre to centre: a rule of SMAC, not of the game
-SHOOT = 6.0  # likewise: an attack may be ordered up to here, whatever the weapon's range
+SHOOT = 6.0  # likewise: an attack may be ordered up to this distance, whatever the weapon's range
 
 REACTIONS = (32, 16, 8, 1)
-"""Ticks from one look round of the enemies to the next, by difficulty from 1; the last for all higher ones."""
+"""Ticks from one choice of the enemies' targets to the next, by difficulty from 1; the last for all higher ones."""
 
 LEAST_SCAN = 5.0
 SCAN_SLOP: dict[Ruleset, float] = {"liberty": 1.0, "lotv": 0.5}
-"""How much farther than its data say a soldier notices others, fitted to how long random play lasts in the game.
+"""Cells added to the scan range of units other than healers, fitted to how long random play lasts in the game.
 
-Without it, armies of 25 would miss who hides in a corner, and real ones hardly ever do. Marines of both notice at 6."""
+Without it, armies of 25 would miss units in a corner, which hardly ever happens in the game. With it, marines notice
+others at 6 cells in both rulesets."""
 
 LAYERS = {"ground": GROUND, "giant": GIANT, "air": AIR}
 
-# The six neighbours of a place in a hexagonal grid, in units of the spacing, once round.
+# The six neighbours of a place in a hexagonal grid, in order round it, in units of the spacing.
 _HEXAGON = [(1.0, 0.0), (0.5, sqrt(0.75)), (-0.5, sqrt(0.75)), (-1.0, 0.0), (-0.5, -sqrt(0.75)), (0.5, -sqrt(0.75))]
 
 
 def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
-    """`count` places round the origin, the first on it, each at least `spacing` from all others.
+    """Return `count` places round the origin, the first on it, each at least `spacing` from all others.
 
-    The game pushes units that are created on one point to the next free places; which ones exactly is not known.
+    The game moves units that are created on one point to the next free places; its exact choice is not known.
     """
     places = [(0.0, 0.0)]
     ring = 0
@@ -60,7 +63,7 @@ def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
 
 
 def fresh_table() -> NDArray[Any]:
-    """(1,) of `UNIT`: a unit before its first step, except for what depends on its kind, its side and its place."""
+    """Return (1,) of `UNIT`: a unit before its first step, without what depends on its kind, side and place."""
     fresh = np.zeros(1, dtype=UNIT)
     for field in ("stop", "target", "attacker", "hit_target", "last_action", "finder", "blind_to"):
         fresh[field] = -1
@@ -69,10 +72,10 @@ def fresh_table() -> NDArray[Any]:
 
 
 def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
-    """(N,) of `KIND`: type and starting place of each unit, allies first; empty where armies are drawn.
+    """Return (N,) of `KIND`: type and starting place of each unit, allies first; zeros where armies are drawn.
 
     Raises:
-        ValueError: there is no room for a group where it is to start.
+        ValueError: there is no room for a group at its starting point.
     """
     units = scenario.allies + scenario.enemies
     kinds = np.zeros(len(units), dtype=KIND)
@@ -90,7 +93,7 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
 
 
 def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
-    """(T,) of `KIND`: what armies are drawn from, in the order of type columns; (0,) where none are."""
+    """Return (T,) of `KIND`: the types that armies are drawn from, in the order of type columns; (0,) if none are."""
     if scenario.draw is None:
         return np.zeros(0, dtype=KIND)
     draw = scenario.draw
@@ -105,19 +108,19 @@ def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
 
 
 def spiral_table(scenario: Scenario) -> NDArray[np.float64]:
-    """(N, 2): where drawn units stand that start on one point, relative to it."""
+    """Return (N, 2): the places of drawn units that start on one point, relative to it."""
     units = scenario.draw.types if scenario.draw else scenario.allies
     spacing = 2.0 * max(unit.separation for unit in units) + SPAWN_GAP
     return np.array(hexagonal_spiral(len(scenario.allies) + len(scenario.enemies), spacing))
 
 
 def _types(scenario: Scenario) -> tuple[UnitType, ...]:
-    """Everything that may fight, by its row of the table of damage."""
+    """Return all types that may fight, in the order of rows of the table of damage."""
     return scenario.draw.types if scenario.draw else tuple(dict.fromkeys(scenario.allies + scenario.enemies))
 
 
 def _describe(kind: Any, unit: UnitType, ruleset: Ruleset, row: int, scenario: Scenario) -> None:
-    """Write the properties of a unit, armed as in the ruleset, into its record."""
+    """Write the properties of a unit type, with the ruleset's weapon, into a record."""
     unit = armed(unit, ruleset)
     weapon = unit.weapon
     kind["type_row"] = row
@@ -162,7 +165,7 @@ def _number_types(kinds: NDArray[Any], units: tuple[UnitType, ...], types: tuple
 
 
 def swap_sides(kinds: NDArray[Any], scenario: Scenario) -> NDArray[Any]:
-    """(K, N) of `KIND`, the enemies first, with the type columns that the allies see."""
+    """Return (K, N) of `KIND` with the enemies first; they get the type columns of allies, and the allies theirs."""
     allies = len(scenario.allies)
     swapped = np.concatenate([kinds[:, allies:], kinds[:, :allies]], axis=1)
     if scenario.draw is None:
@@ -183,7 +186,7 @@ def _place(
     for point, size in groups:
         last = first + size
         for layer in LAYERS:
-            # Those who aren't in each other's way are created on the same point.
+            # Units of different layers do not collide, so they are created on the same point.
             members = [index for index in range(first, last) if units[index].layer == layer]
             spacing = 2.0 * max((units[index].separation for index in members), default=0.0) + SPAWN_GAP
             spiral = hexagonal_spiral(len(members) * (8 if terrain.parts else 1), spacing)
@@ -206,7 +209,7 @@ def _fits(place: tuple[float, float], margin: float, walkable: NDArray[np.bool_]
 
 
 def damage_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[np.float64]:
-    """(T, T): damage of one hit of the first type on the second, before armour."""
+    """Return (T, T): the damage of one hit of the first type on the second, before armour."""
     units = [armed(unit, ruleset) for unit in _types(scenario)]
     return np.array(
         [
@@ -230,14 +233,14 @@ def rules_table(
     difficulty: int,
     commanded: bool,
 ) -> NDArray[Any]:
-    """(1,) of `RULES`."""
+    """Return (1,) of `RULES`."""
     units = _types(scenario)
     enemies = scenario.draw.types if scenario.draw else scenario.enemies
     attack, health = (scenario.draw.attack, scenario.draw.health) if scenario.draw else (None, None)
     mask_probability = scenario.draw.mask_probability if scenario.draw else None
     turn = 2.0 * pi / scenario.looks if scenario.looks else 0.0
     rules = np.zeros(1, dtype=RULES)
-    # Where armies are drawn, the enemies march nowhere: they hunt.
+    # Where armies are drawn, the enemies do not march: they hunt.
     march = scenario.march or [place for place, _ in scenario.ally_groups[:1]] or [(0.0, 0.0)]
     values: dict[str, float] = {
         "allies": len(scenario.allies),

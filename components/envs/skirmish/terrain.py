@@ -1,4 +1,4 @@
-"""The ground that battles are fought on. `terrains.toml` holds SMAC's maps, by their cells."""
+"""The terrain of battles. `terrains.toml` holds SMAC's maps, in cells."""
 
 import tomllib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAP_SIZE = 32
-"""Every map is a square of this many cells, and its centre the origin of the state's coordinates."""
+"""Every map is a square of this many cells a side; its centre is the origin of the state's coordinates."""
 
 FLOOR_HEIGHT = 191.0
 VOID_HEIGHT = 135.0
@@ -19,15 +19,15 @@ PLATEAU_HEIGHT = 207.0
 RAMP_HEIGHT = 199.0
 
 CLEARANCE = 0.4
-"""How far from blocked cells a straight way must stay, to both sides."""
+"""The distance that a straight way must keep from blocked cells, on both sides."""
 
 Part = tuple[int, int, int, int]
-"""A rectangle: south, north, west, east, in cells, the upper ones exclusive."""
+"""A rectangle: south, north, west, east, in cells; north and east are exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terrain:
-    """A rectangle to walk on; everything outside it is void. Bounds in cells, the upper ones exclusive."""
+    """A rectangle to walk on; all outside it is void. Bounds are in cells; north and east are exclusive."""
 
     south: int
     north: int
@@ -38,21 +38,21 @@ class Terrain:
     cliffs: tuple[Part, ...] = ()
     """Rectangles that only giant units can cross."""
     plateau: int = MAP_SIZE
-    """The first row of the upper floor; ramps are the two before it."""
+    """The first row of the upper floor; the two rows before it are ramps."""
     winding: bool = False
-    """Straight lines do: who wants to get somewhere must know the way."""
+    """Whether units need `ways` round corners. By default, they go straight on."""
 
     def walkable(self) -> NDArray[np.bool_]:
-        """(32, 32) indexed [x, y]: whether a cell can be walked on."""
+        """Return (32, 32), indexed [x, y]: whether a cell can be walked on."""
         cells = np.zeros((MAP_SIZE, MAP_SIZE), dtype=np.bool_)
         for south, north, west, east in self.parts or ((self.south, self.north, self.west, self.east),):
             cells[west:east, south:north] = True
         return cells
 
     def footing(self) -> NDArray[np.int8]:
-        """(2, 32, 32) indexed [who, x, y]: where those on the ground can walk, and where giants can.
+        """Return (2, 32, 32), indexed [who, x, y]: where units on the ground (0) and giants (1) can walk.
 
-        0 for a cell that is blocked, 1 for an open one that touches a blocked one, 2 for the others.
+        0 for a blocked cell, 1 for an open one that touches a blocked one, 2 for the others.
         """
         cells = np.stack([self.walkable()] * 2)
         for south, north, west, east in self.cliffs:
@@ -62,14 +62,14 @@ class Terrain:
         return cells.astype(np.int8) + (cells & around)
 
     def ways(self) -> NDArray[np.int16]:
-        """(1024, 1024) indexed by cells [from, to], a cell being 32 x + y: the cell to head for, -1 for straight on.
+        """Return (1024, 1024), indexed [from, to] by cells 32 x + y: the cell to head for, -1 for straight on.
 
-        Empty where straight on is right everywhere.
+        Empty, (0, 0), unless the terrain is `winding`.
         """
         return _ways(self) if self.winding else np.zeros((0, 0), dtype=np.int16)
 
     def height(self) -> NDArray[np.float64]:
-        """(32, 32) indexed [x, y]: the height of a cell, 0 to 255."""
+        """Return (32, 32), indexed [x, y]: the height of a cell, 0 to 255."""
         floors = np.full((MAP_SIZE, MAP_SIZE), FLOOR_HEIGHT)
         floors[:, self.plateau - 2 : self.plateau] = RAMP_HEIGHT if self.plateau < MAP_SIZE else FLOOR_HEIGHT
         floors[:, self.plateau :] = PLATEAU_HEIGHT
@@ -92,7 +92,7 @@ def _ways(terrain: Terrain) -> NDArray[np.int16]:
             points = np.floor(centres[:, None] + share * delta + side * across).astype(np.int64)
             clear &= walkable[points[..., 0], points[..., 1]]
 
-    # Floyd and Warshall's shortest paths over the lines that are clear, remembering the first stop of each.
+    # Shortest paths over the clear lines, by Floyd and Warshall; `stop` is the first stop of each path.
     length = np.where(clear, far, np.inf)
     stop = np.broadcast_to(np.arange(count), (count, count)).copy()
     for via in range(count):
@@ -103,7 +103,7 @@ def _ways(terrain: Terrain) -> NDArray[np.int16]:
 
     number = cells[:, 0] * MAP_SIZE + cells[:, 1]
     heading = np.where(clear, -1, number[stop])
-    # Who stands where one cannot walk, as a giant on a cliff, is looked for at the nearest place where one can.
+    # The way to a cell that cannot be walked on, as to a giant on a cliff, is the way to the nearest walkable cell.
     everywhere = np.stack(np.meshgrid(np.arange(MAP_SIZE), np.arange(MAP_SIZE), indexing="ij"), axis=-1).reshape(-1, 2)
     nearest = ((everywhere[:, None] - cells[None]) ** 2).sum(axis=2).argmin(axis=1)
     ways = np.full((MAP_SIZE**2, MAP_SIZE**2), -1, dtype=np.int16)
@@ -112,7 +112,7 @@ def _ways(terrain: Terrain) -> NDArray[np.int16]:
 
 
 def carved(parts: Iterable[Part], **others: Any) -> Terrain:
-    """The terrain that these rectangles make up; `others` are further fields of it."""
+    """Return the terrain that these rectangles make up; `others` are further fields of `Terrain`."""
     south, north, west, east = zip(*parts, strict=True)
     return Terrain(min(south), max(north), min(west), max(east), tuple(parts), **others)
 
@@ -125,4 +125,4 @@ def _terrain_of(table: dict[str, Any]) -> Terrain:
 _TABLES = tomllib.loads(Path(__file__).with_name("terrains.toml").read_text(encoding="utf-8"))
 
 TERRAINS = {name: _terrain_of(table) for name, table in _TABLES.items()}
-"""By the names that scenario files use."""
+"""Terrains by the names that scenario files use."""

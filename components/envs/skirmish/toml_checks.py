@@ -1,18 +1,18 @@
-"""Checks of the values of a TOML file. Each says in its error what is wrong, where, and what may be there."""
+"""Checks of the values of a TOML file. Their errors name the value, its place in the file, and what is allowed."""
 
 from collections.abc import Callable
 from math import inf
 from typing import Any
 
 Check = Callable[[Any, str], Any]
-"""Returns a value of a file as it is used; raises `ValueError`, which says where it stands, if it is wrong."""
+"""Takes a value and its place in the file; returns the value as it is used, or raises `ValueError` if it is invalid."""
 
 REQUIRED: Any = object()
 """Default of a field that must be given."""
 
 
 def number(least: float, most: float = inf, *, whole: bool = False, above: bool = False) -> Check:
-    """Return a check of a number of this range; with `above`, `least` itself is not allowed."""
+    """Return a check of a number in this range; with `above`, `least` itself is not allowed."""
     kind = "an integer" if whole else "a number"
     lower = f"above {least:g}" if above else f"at least {least:g}"
     wanted = f"{kind} {lower}" if most == inf else f"{kind} from {least:g} to {most:g}"
@@ -27,7 +27,7 @@ def number(least: float, most: float = inf, *, whole: bool = False, above: bool 
 
 
 def of_type(kind: type, words: str) -> Check:
-    """Return a check of a value of this type, which an error calls `words`."""
+    """Return a check of a value of this type, which errors describe as `words`."""
 
     def check(value: Any, where: str) -> Any:
         if not isinstance(value, kind):
@@ -38,7 +38,7 @@ def of_type(kind: type, words: str) -> Check:
 
 
 def list_of(each: Check, size: int | None = None) -> Check:
-    """Return a check of a list of such values, of this length if it is given."""
+    """Return a check of a list of values that pass `each`, of length `size` if it is given."""
 
     def check(value: Any, where: str) -> list[Any]:
         if not isinstance(value, list) or (size is not None and len(value) != size):
@@ -49,7 +49,7 @@ def list_of(each: Check, size: int | None = None) -> Check:
 
 
 def by_name(each: Check) -> Check:
-    """Return a check of a table of such values under any names."""
+    """Return a check of a non-empty table of values that pass `each`, under any names."""
 
     def check(value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict) or not value:
@@ -60,7 +60,7 @@ def by_name(each: Check) -> Check:
 
 
 def table_of(**fields: tuple[Check, Any]) -> Check:
-    """Return a check of a table with these fields, each with its default."""
+    """Return a check of a table with these fields, each given as its check and its default."""
 
     def check(value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):

@@ -6,7 +6,7 @@ from .kernel import constants
 from .unit_view import Position, UnitView
 
 ABILITIES = {"stop": 4, "move": 16, "attack": 23, "heal": 386}
-"""The game's numbers."""
+"""The game's numbers of the abilities."""
 _WAYS = {
     constants.NORTH: (0.0, 1.0),
     constants.SOUTH: (0.0, -1.0),

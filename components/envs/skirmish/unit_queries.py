@@ -1,4 +1,4 @@
-"""What SMAC's class answers about units and the ground around them."""
+"""The queries of SMAC's class for units and the ground around them."""
 
 from math import hypot
 from typing import Any
@@ -13,7 +13,7 @@ from .unit_view import UnitView, view_of
 from .units import UNIT_TYPES, UnitType
 
 NORTH, SOUTH, EAST, WEST = range(4)
-"""SMAC's numbers of the directions: two less than the numbers of the actions."""
+"""SMAC's numbers of the directions: two less than those of the move actions."""
 HEIGHT = 255.0
 """The greatest height of the ground in the game's own units."""
 
@@ -49,7 +49,7 @@ class UnitQueries:
     """The units before the last step, (N,) of `records.UNIT`; None before the first."""
 
     def _name_units(self) -> None:
-        """Set `marine_id` and its like, `pathing_grid` and `terrain_height`."""
+        """Set `marine_id` and the other type numbers, `pathing_grid` and `terrain_height`."""
         draw = self._scenario.draw
         own = {kind.type_id for kind in (draw.types if draw else self._scenario.allies)}
         ids = {name: kind.type_id if kind.type_id in own else 0 for name, kind in UNIT_TYPES.items()}
@@ -68,7 +68,7 @@ class UnitQueries:
 
     @property
     def enemies(self) -> dict[int, UnitView]:
-        """The enemies by the number that attack actions count from."""
+        """The enemies by number: enemy k is the target of attack action `n_actions_no_attack` + k."""
         return self._views(self.skirmish.units[0], self.n_enemies, self.n_agents)
 
     @property
@@ -92,7 +92,7 @@ class UnitQueries:
         return np.column_stack([units["look_x"], units["look_y"]])
 
     def reward_battle(self) -> float:
-        """Return the unscaled reward of the last step, without that of the battle's end; 0 where rewards are sparse."""
+        """Return the unscaled reward of the last step without that for the battle's end; 0 if rewards are sparse."""
         if self.reward_sparse or self._before is None:
             return 0.0
         health, shield = self.skirmish.units["health"][0], self.skirmish.units["shield"][0]
@@ -111,7 +111,7 @@ class UnitQueries:
         """Do nothing: `agents` and `enemies` always show the units as they are."""
 
     def update_units(self) -> int | None:
-        """Return how the battle stands: 1 won, -1 lost, 0 if nobody is left on either side, None if it goes on."""
+        """Return the result of the battle: 1 won, -1 lost, 0 if no unit of either side lives, None if it goes on."""
         health = self.skirmish.units["health"][0]
         allies, enemies = (health[: self.n_agents] > 0.0).any(), (health[self.n_agents :] > 0.0).any()
         if (enemies and not allies) or self.only_medivac_left(ally=True):
@@ -121,10 +121,10 @@ class UnitQueries:
         return None if allies else 0
 
     def only_medivac_left(self, ally: bool) -> bool:
-        """Return whether a side counts as beaten on a map with Medivacs, because only Medivacs of it live.
+        """Return whether a side has lost because only Medivacs of it are alive, on a map with Medivacs.
 
-        On the maps of type MMM, SMAC asks for no ally but Medivacs, and for exactly one enemy. SMACv2 asks for no other
-        on either side.
+        On the maps of type MMM, the allies lose if no unit but Medivacs is alive, the enemies if exactly one unit is
+        alive, a Medivac: SMAC's rule. In SMACv2, either side loses if no unit but Medivacs is alive.
         """
         if self.map_type not in ("MMM", "terran_gen"):
             return False
@@ -146,7 +146,7 @@ class UnitQueries:
         return next((bit for bit, kind in enumerate(names) if kind.type_id == unit.unit_type), 0)
 
     def get_state_dict(self) -> dict[str, Any]:
-        """The state's parts: `allies` (A, …), `enemies` (E, …), and `last_action` and `timestep` where enabled."""
+        """Return the state's parts: `allies` (A, …), `enemies` (E, …), and `last_action` and `timestep` if enabled."""
         sides: dict[str, Any] = {}
         units, kinds = self.skirmish.units[0], self.skirmish.kinds[0]
         draw = self._scenario.draw
@@ -176,9 +176,9 @@ class UnitQueries:
         return sides
 
     def get_visibility_matrix(self) -> NDArray[np.bool_]:
-        """Return who sees whom, (A, A + E); an agent does not see itself.
+        """Return which agent sees which unit, (A, A + E); an agent does not see itself.
 
-        Of two agents the one with the lower number decides for both, as in SMACv2. In SMAC all see equally far.
+        Of two agents, the sight of the lower-numbered one decides for both, as in SMACv2. In SMAC, all see equally far.
         """
         units, n = self.skirmish.units[0], self.n_agents
         dx = units["x"][:n, None] - units["x"][None, :]
@@ -195,7 +195,7 @@ class UnitQueries:
         return float(self.skirmish.kinds["shoot"][0, agent_id])
 
     def unit_sight_range(self, agent_id: int) -> float:
-        """Return the distance below which an agent sees others, in cells."""
+        """Return the distance below which an agent sees other units, in cells."""
         return float(self.skirmish.kinds["sight"][0, agent_id])
 
     def unit_max_cooldown(self, unit: UnitView) -> float:
@@ -208,7 +208,7 @@ class UnitQueries:
 
     @staticmethod
     def distance(x1: float, y1: float, x2: float, y2: float) -> float:
-        """Return the distance of two points."""
+        """Return the distance between two points."""
         return hypot(x2 - x1, y2 - y1)
 
     def can_move(self, unit: UnitView, direction: int) -> bool:
@@ -223,14 +223,14 @@ class UnitQueries:
         return 0 <= x < self.map_x and 0 <= y < self.map_y
 
     def get_surrounding_points(self, unit: UnitView, include_self: bool = False) -> list[tuple[int, int]]:
-        """Return the cells around a unit: north, south, east, west, then NE, SW, SE, NW; its own last if asked."""
+        """Return the cells around a unit: north, south, east, west, then NE, SW, SE, NW; its own last if wanted."""
         x, y = int(unit.pos.x), int(unit.pos.y)
         near, far = int(self._move_amount), int(2 * self._move_amount)
         offsets = [(0, far), (0, -far), (far, 0), (-far, 0), (near, near), (-near, -near), (near, -near), (-near, near)]
         return [(x + dx, y + dy) for dx, dy in [*offsets, *([(0, 0)] if include_self else [])]]
 
     def get_surrounding_pathing(self, unit: UnitView) -> list[float]:
-        """Return whether each of the cells around a unit can be walked on; 1 for those off the map."""
+        """Return 1 for each cell around a unit that can be walked on or is off the map, 0 for the others."""
         points = self.get_surrounding_points(unit)
         return [float(self.pathing_grid[point]) if self.check_bounds(*point) else 1.0 for point in points]
 

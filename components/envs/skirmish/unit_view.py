@@ -1,4 +1,4 @@
-"""A unit as SMAC's own class shows it."""
+"""A unit as SMAC's class presents it."""
 
 from dataclasses import dataclass
 from math import hypot
@@ -17,7 +17,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class UnitView:
-    """A unit as it was when the last step ended, with the field names of the game's interface."""
+    """The state of a unit after some step, with the field names of the game's interface."""
 
     tag: int
     owner: int
@@ -34,13 +34,13 @@ class UnitView:
 
 
 def view_of(unit: Any, kind: UnitType, index: int, *, ally: bool) -> UnitView:
-    """Return a unit as SMAC shows it.
+    """Return a unit as SMAC presents it.
 
     Args:
-        unit: its record, one of `records.UNIT`.
+        unit: the unit's record, one of `records.UNIT`.
         kind: its type.
         index: its number in the battle, allies first.
-        ally: whether it is one.
+        ally: whether the unit is an ally.
     """
     return UnitView(
         tag=index,
@@ -57,5 +57,5 @@ def view_of(unit: Any, kind: UnitType, index: int, *, ally: bool) -> UnitView:
 
 
 def distance(one: UnitView, other: UnitView) -> float:
-    """Return the distance of two units' centres, in cells."""
+    """Return the distance between two units' centres, in cells."""
     return hypot(other.pos.x - one.pos.x, other.pos.y - one.pos.y)

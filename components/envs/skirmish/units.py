@@ -10,34 +10,34 @@ TICKS_PER_SECOND = 16.0
 Ruleset = Literal["liberty", "lotv"]
 
 Layer = Literal["ground", "giant", "air"]
-"""Units of one layer are in each other's way; giants step over those on the ground."""
+"""Only units of the same layer collide; giants step over ground units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weapon:
-    """How a unit hurts. Distances run from edge to edge, times are in Normal seconds."""
+    """The weapon of a unit. Distances run from edge to edge, times are in Normal seconds."""
 
     damage: float
-    """Of one hit, before armour."""
+    """Damage of one hit, before armour."""
     range: float
     scan: float
     """Range in which an idle unit looks for an enemy."""
     period: float
-    """From shot to shot, before the random delay."""
+    """Time from shot to shot, before the random delay."""
     damage_point: float
-    """From taking aim to the shot."""
+    """Time from the start of aiming to the shot."""
     armored_bonus: float = 0.0
     hits: int = 1
     hit_gap: float = 0.0
-    """Between the hits of one shot."""
+    """Time between the hits of one shot."""
     missile_speed: float = 0.0
-    """Cells per second; zero for what arrives at once."""
+    """Cells per second; zero for shots that hit at once."""
     light_bonus: float = 0.0
     hits_air: bool = False
     sweep: float = 0.0
-    """Half the length of the line, across the direction of the shot, along which two beams hurt; zero for others."""
+    """Half the length of the line, perpendicular to the shot, along which two beams do damage; zero for others."""
     burst: float = 0.0
-    """How far round itself it hurts by dying, which is also how it attacks; zero for others."""
+    """The radius in which a unit does damage when it dies, which is also how it attacks; zero for other units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,23 @@ class UnitType:
     name: str
     race: Literal["terran", "protoss", "zerg"]
     type_id: int
-    """The game's number for it."""
+    """The game's number for the type."""
     health: float
     shield: float
     armour: float
     armored: bool
     radius: float
-    """Its size for ranges."""
+    """The size that counts for ranges."""
     separation: float
-    """Its size for bumping into others."""
+    """The size that counts for collisions."""
     speed: float
     weapon: Weapon
     sight: float
-    """How far it sees, from its centre: what its agent does where scenarios go by units' own ranges."""
+    """Sight range from the unit's centre; agents have it in scenarios with `unit_ranges`."""
     full_cooldown: float
-    """What SMAC divides the remaining cooldown by, in ticks. Not the weapon's period: SMAC's own table.
+    """SMAC's divisor of the remaining cooldown, in ticks. It is from SMAC's own table, not the weapon's period.
 
-    For healers, what it divides their energy by.
+    For healers, it is the divisor of their energy.
     """
     light: bool = False
     biological: bool = False
@@ -73,14 +73,14 @@ class UnitType:
     regeneration: float = 0.0
     """Health per second."""
     healing: float = 0.0
-    """Health per second that it heals. Range and scan are those of the healing beam; it does no damage."""
+    """Health per second that it gives. Its weapon's range and scan are those of the healing beam; it does no damage."""
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("units.toml").read_text(encoding="utf-8"))
 
 
 def _types_of(ruleset: Ruleset) -> dict[str, UnitType]:
-    """All unit types of a ruleset. Each table but that of "liberty" holds only what it changes."""
+    """Return all unit types of a ruleset. Tables other than those of "liberty" hold only the differences."""
     types = {}
     for name, table in _TABLES["liberty"].items():
         changed = _TABLES[ruleset].get(name, {})
@@ -90,16 +90,16 @@ def _types_of(ruleset: Ruleset) -> dict[str, UnitType]:
 
 
 UNIT_TYPES = _types_of("liberty")
-"""By the names that scenario files use."""
+"""Unit types by their names in scenario files."""
 
 _ARMED = {"liberty": UNIT_TYPES, "lotv": _types_of("lotv")}
 
 
 def unit_named(name: str) -> UnitType:
-    """The unit that scenario files call so.
+    """Return the unit type of this name in scenario files.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: the name is unknown; the message lists the known ones.
     """
     try:
         return UNIT_TYPES[name]
@@ -108,7 +108,7 @@ def unit_named(name: str) -> UnitType:
 
 
 def armed(unit: UnitType, ruleset: Ruleset) -> UnitType:
-    """The unit with the weapon of a ruleset: the maps' own ("liberty"), or the later multiplayer data ("lotv")."""
+    """Return a unit type with the data of a ruleset: the maps' own ("liberty"), or later multiplayer data ("lotv")."""
     if ruleset not in _ARMED:
         raise ValueError(f"ruleset {ruleset!r} is unknown; there are 'liberty' and 'lotv'")
     return _ARMED[ruleset][unit.name.replace(" ", "_")]

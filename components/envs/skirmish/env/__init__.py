@@ -1,6 +1,6 @@
-"""The import names of SMAC and SMACv2: what is `smac.env…` or `smacv2.env…` there is `skirmish.env…` here.
+"""The import names of SMAC and SMACv2: `skirmish.env…` replaces `smac.env…` and `smacv2.env…`.
 
-Code that was written for them changes the first word of an import.
+Code written for SMAC or SMACv2 changes only the first word of its imports.
 """
 
 from ..multi_agent_env import MultiAgentEnv

@@ -1,7 +1,7 @@
-"""B battles: what Python calls.
+"""The functions that Python calls, each for B battles.
 
-`kinds` is (1, N) where armies are always the same, (B, N) where they are drawn; `enemy_actions` likewise (1, E) where
-nobody commands the enemies. Arrays come in plain tuples: numba unpacks those faster than named ones.
+`kinds` is (1, N) where armies are always the same, (B, N) where they are drawn. `enemy_actions` is (1, E) where no
+opponent commands the enemies, else (B, E). Arrays come in plain tuples: numba unpacks these faster than named ones.
 """
 
 from .compiling import compiled, shared
@@ -14,7 +14,7 @@ from .views import show
 
 @compiled
 def first_refused(actions: Ints, battles: Records, available: Bools) -> int:
-    """The number b * A + i of the first action that can't be taken, or -1."""
+    """Return the number b * A + i of the first action that is not available, or -1."""
     copies, agents = actions.shape
     choices = available.shape[2]
     for b in range(copies):
@@ -28,7 +28,7 @@ def first_refused(actions: Ints, battles: Records, available: Bools) -> int:
 
 @shared
 def show_battle(b: int, played: Played, seen: Seen) -> None:
-    """Write what can be seen of battle b."""
+    """Write observations, state and available actions of battle b."""
     units, battles, kinds, rules = played
     footing, height, obs, state, available = seen
     armies = kinds[b % len(kinds)]
@@ -37,7 +37,7 @@ def show_battle(b: int, played: Played, seen: Seen) -> None:
 
 @compiled
 def reset_all(which: Bools, start: Start, played: Played, seen: Seen, outcome: Outcome) -> None:
-    """Begin a new episode in the battles that `which` (B,) names."""
+    """Begin a new episode in the battles where `which` (B,) is true."""
     units, battles, kinds, rules = played
     reward, terminated, truncated, won = outcome
     for b in range(len(battles)):
@@ -57,7 +57,7 @@ def reset_all(which: Bools, start: Start, played: Played, seen: Seen, outcome: O
 def step_all(
     actions: Ints, enemy_actions: Ints, damage: Doubles, ways: Ways, played: Played, seen: Seen, outcome: Outcome
 ) -> None:
-    """One step of every battle; the actions have been checked."""
+    """Make one step in every battle; the actions have been checked."""
     units, battles, kinds, rules = played
     for b in range(len(battles)):
         armies = kinds[b % len(kinds)]
@@ -72,6 +72,6 @@ def step_all(
 
 @compiled
 def show_all(played: Played, seen: Seen) -> None:
-    """Write again what can be seen, after the records were changed from outside."""
+    """Write observations, states and available actions again, after a change of the records from outside."""
     for b in range(len(played[1])):
         show_battle(b, played, seen)

@@ -1,4 +1,4 @@
-"""Chance: each battle carries its own random generator."""
+"""Random numbers: each battle has its own generator."""
 
 from .compiling import inlined
 from .constants import Record
@@ -8,7 +8,7 @@ LOW_32 = 0xFFFFFFFF
 
 @inlined
 def draw(battle: Record) -> float:
-    """A number from [0, 1): the generator sfc32, whose 32-bit sums fit 64-bit integers without overflow."""
+    """Return a number from [0, 1), of the generator sfc32: its 32-bit sums fit 64-bit integers without overflow."""
     mixed: int = (battle.a + battle.b + battle.counter) & LOW_32
     battle.counter = (battle.counter + 1) & LOW_32
     battle.a = battle.b ^ (battle.b >> 9)

@@ -1,4 +1,4 @@
-"""How the simulator's functions are compiled: never with fast-math, which may round differently."""
+"""Decorators that compile the simulator's functions: never with fast-math, which may round differently."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,21 +14,21 @@ compiled = CODE.compiled
 
 
 def internal(function: _F) -> _F:
-    """Compile for other compiled functions alone, which takes less time: Python can't call it."""
+    """Compile for calls from compiled functions only, which takes less time. Python can't call it."""
     return CODE.compiled(function, internal=True, cached=False)
 
 
 def shared(function: _F) -> _F:
-    """Compile for other compiled functions alone, as `internal`, and keep it on disk for the process beside."""
+    """Compile as `internal` does, and keep the result on disk, for the second process that compiles."""
     return CODE.compiled(function, internal=True)
 
 
 def inlined(function: _F) -> _F:
-    """Compile as part of each caller: for what is done for every unit in every tick. Python can't call it."""
+    """Compile into each caller, for what is done for every unit in every tick. Python can't call it."""
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return cast("_F", import_numba().njit(nogil=True, error_model="numpy", forceinline=True, **wrappers)(function))
 
 
 def merged(function: _F) -> _F:
-    """Make a part of the only function that calls it, before types are inferred: one function compiles sooner."""
+    """Merge into the only caller, before types are inferred: one function compiles sooner than two."""
     return cast("_F", import_numba().njit(nogil=True, error_model="numpy", inline="always")(function))

@@ -1,7 +1,8 @@
-"""The words that the kernel's files share: orders, layers, actions, SMAC's rules, and the types of its arguments.
+"""Constants and types of the kernel: orders, layers, actions, SMAC's rules, and the types of arguments.
 
-`units` are the records (N,) of one battle, allies first; `kinds` (N,) what each of them is; `damage` (T, T) what one
-hit of the first type does to the second, before armour. B battles, A agents, E enemies, U actions.
+`units` are the records (N,) of one battle, allies first; `kinds` (N,) their properties, fixed in an episode;
+`damage` (T, T) the damage of one hit of the first type on the second, before armour. B battles, A agents, E enemies,
+U actions.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Ways = NDArray[np.int16]
 
-Start = tuple[Records, Records, Doubles]  # a fresh unit (1,), what armies are drawn from (T,), where they stand (N, 2)
+Start = tuple[Records, Records, Doubles]  # a fresh unit (1,), types to draw (T,), places round a point (N, 2)
 Played = tuple[Records, Records, Records, Records]  # units (B, N), battles (B,), kinds, rules (1,)
 Seen = tuple[
     Footing, Doubles, Floats, Floats, Bools
@@ -35,28 +36,28 @@ CELLS = 32
 CLEAR = 2
 MIDDLE = 16.0
 
-RANGE_SLOP = 1.0  # how far a target may slip away from one who is already aiming
-KEEP_SLOP = 0.5  # likewise out of sight of one who has merely chosen it
+RANGE_SLOP = 1.0  # how far beyond its range an aiming unit keeps its target
+KEEP_SLOP = 0.5  # how far beyond its scan range an enemy keeps a target that it chases
 
-# A beam is two rows of points across its target, drawn in opposite directions, two points of each in a tick.
+# A beam is two rows of points across its target, drawn in opposite directions, two points of each row in a tick.
 SWEEP_POINTS = 11
-SWEEP_TICKS = 6  # in which they are drawn
-SWEEP_DELAY = 5.0  # ticks from the shot to the harm that the points of the first tick do, .25 s after them
-BEAM_TICKS = 12  # from the shot to the harm to the target itself
+SWEEP_TICKS = 6  # ticks in which they are drawn
+SWEEP_DELAY = 5.0  # ticks from the shot to the damage by the points of the first tick, .25 s after they are drawn
+BEAM_TICKS = 12  # ticks from the shot to the damage to the target itself
 
 FULL_ENERGY = 200.0
 FIRST_ENERGY = 50.0
 
-SHIELD_REST = 160  # ticks without harm after which a shield recovers
+SHIELD_REST = 160  # ticks without damage after which a shield recovers
 SHIELD_REGEN = 0.125
 
-TREAT_EVERY = 8  # ticks from one look of an enemy healer for a patient to the next
+TREAT_EVERY = 8  # ticks from one search of an enemy healer for a patient to the next
 
-HUNT_EVERY = 8  # ticks from one order of SMACv2's maps to idle enemies to the next: half a second
+HUNT_EVERY = 8  # ticks between the orders that SMACv2's maps give to idle enemies: half a second
 
 FALL_BEFORE = 2  # ticks before the end of a step in which agents below their level of health die
 
-TYPES_GIVEN, PLACES_GIVEN = 1, 2  # what a caller has decided of the next episode, in place of lots
+TYPES_GIVEN, PLACES_GIVEN = 1, 2  # flags: what the caller sets for the next episode, instead of a draw
 
 HELP_REACH = 4.0
 HELP_EVERY = 32

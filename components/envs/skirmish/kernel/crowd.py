@@ -1,4 +1,4 @@
-"""Crowds: how units keep apart, and swerve round each other."""
+"""Crowds: how units push each other apart, and swerve round each other."""
 
 from math import sqrt
 
@@ -15,7 +15,10 @@ STEER_LIMIT = 2.0
 def push_apart(
     one: Record, other: Record, one_kind: Record, other_kind: Record, dx: float, dy: float, overlap: float, foes: bool
 ) -> None:
-    """Divide an overlap between two; (dx, dy) is the unit vector from one to the other. No foe moves who fights."""
+    """Share out an overlap of two units; (dx, dy) is the unit vector from `one` to `other`.
+
+    A unit that fights is not moved by a unit of the other side that does not.
+    """
     share = 0.5
     if one.holding and not other.holding:
         share = 0.0 if foes else one_kind.yielding
@@ -29,7 +32,7 @@ def push_apart(
 
 @inlined
 def arrive_with(unit: Record, rules: Record) -> None:
-    """Stop where a friend has stopped who is in the way: an army does not squeeze itself onto one point."""
+    """End a unit's advance near the goal, where a friend has stopped in its way: one point has no room for all."""
     dx = unit.goal_x - unit.x
     dy = unit.goal_y - unit.y
     if unit.order == ADVANCE and unit.target < 0 and dx * dx + dy * dy <= rules.crowd * rules.crowd:
@@ -38,7 +41,7 @@ def arrive_with(unit: Record, rules: Record) -> None:
 
 @inlined
 def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) -> None:
-    """Swerve from somebody who is in the way, if he is well ahead, to the side he is not on."""
+    """Swerve from a unit in the way, if it is well ahead, to the side on which it is not."""
     ahead = unit.heading_x * dx + unit.heading_y * dy
     if ahead <= STEER_AHEAD:
         return
@@ -52,7 +55,7 @@ def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) ->
 
 @internal
 def separate(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
-    """Push overlapping units apart, and let those who walk see what they are about to walk into."""
+    """Push overlapping units apart, and let walking units swerve from units ahead of them."""
     n = len(units)
     for i in range(n):
         unit = units[i]
@@ -65,7 +68,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
         one = units[i]
         if one.health <= 0.0:
             continue
-        x, y = one.x, one.y  # nobody moves before all have been looked at
+        x, y = one.x, one.y  # units move only after this loop
         separation, layer = kinds[i].separation, kinds[i].layer
         for j in range(i + 1, n):
             other = units[j]
@@ -76,7 +79,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
             squared = dx * dx + dy * dy
             if squared >= near * near or other.health <= 0.0 or kinds[j].layer != layer:
                 continue
-            # Without short cuts: what processors can't foresee costs them more than a few products.
+            # `&` instead of `and`: a branch that the processor mispredicts costs more than a few products.
             crossing = one.heading_x * other.heading_x + one.heading_y * other.heading_y <= 0.0
             one_ahead = one.heading_x * dx + one.heading_y * dy > 0.0
             other_ahead = other.heading_x * dx + other.heading_y * dy < 0.0
@@ -86,7 +89,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
                 continue
             far = sqrt(squared)
             if far < 1e-6:
-                # Two on one spot have no direction to part in; any will do.
+                # Two units on one spot have no direction between them; any will do.
                 dx, dy, far = 1e-6, 0.0, 1e-6
             inverse = 1.0 / far
             dx *= inverse

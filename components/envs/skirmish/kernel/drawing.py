@@ -1,4 +1,4 @@
-"""Drawing lots: who fights and from where, anew for each episode, as SMACv2 does (Ellis et al. 2023)."""
+"""Types and starting places of units, drawn for each episode as in SMACv2 (Ellis et al. 2023)."""
 
 from .chance import draw
 from .compiling import internal
@@ -15,8 +15,8 @@ def draw_armies(
 ) -> None:
     """Draw types and places. Agents are then numbered by type; enemies keep the order in which they were drawn.
 
-    The enemies have the allies' types, in the same order; those they have more are drawn likewise. No army consists of
-    types alone that are `never_alone`. Types and places are independent. What the caller has given is not drawn.
+    The enemies have the allies' types, in the same order; further enemies are drawn in the same way. No draw consists
+    of `never_alone` types only. Types and places are independent. What the caller has given is not drawn.
     """
     both = min(rules.allies, rules.enemies)
     if not battle.given & TYPES_GIVEN:
@@ -44,7 +44,7 @@ def draw_armies(
 
 @internal
 def draw_capabilities(battle: Record, kinds: Records, rules: Record) -> None:
-    """Draw how often each agent's attacks are carried out, at which level it falls, and what it sees of each enemy."""
+    """Draw the `attack_chance` and `health_level` of each agent, and the agents that each enemy is `hidden_from`."""
     for i in range(rules.allies):
         if rules.draws_chances:
             kinds[i].attack_chance = rules.chance_low + (rules.chance_high - rules.chance_low) * draw(battle)
@@ -59,7 +59,7 @@ def draw_capabilities(battle: Record, kinds: Records, rules: Record) -> None:
 
 @internal
 def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: Records) -> None:
-    """Note in `event` a number of the catalogue for each unit from `first` to before `last`."""
+    """Draw a row of the catalogue into `event`, for each unit from `first` to before `last`."""
     lonely = True
     while lonely:
         for i in range(first, last):
@@ -74,7 +74,7 @@ def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: 
 
 @internal
 def enlist(drawn: Record, kinds: Records, place: int, catalogue: Records) -> None:
-    """Make the unit at `place` what was drawn, and where."""
+    """Copy the type and starting place that were drawn into the record of kinds at `place`."""
     kinds[place] = catalogue[drawn.event]
     kinds[place].start_x = drawn.goal_x
     kinds[place].start_y = drawn.goal_y
@@ -82,9 +82,9 @@ def enlist(drawn: Record, kinds: Records, place: int, catalogue: Records) -> Non
 
 @internal
 def surround(units: Records, battle: Record, spiral: Doubles, rules: Record) -> None:
-    """Note places in `goal_x` and `goal_y`: the allies' in the middle, the enemies' in groups on the diagonals.
+    """Write places to `goal_x` and `goal_y`: allies in the middle, enemies in groups on the diagonals.
 
-    There are one to four groups, some perhaps empty, each at a distance of its own. They take the enemies in order.
+    There are one to four groups, each at its own random distance; some may be empty. They take the enemies in order.
     """
     for i in range(rules.allies):
         units[i].goal_x = MIDDLE + spiral[i, 0]
@@ -102,7 +102,7 @@ def surround(units: Records, battle: Record, spiral: Doubles, rules: Record) -> 
         out = MIDDLE - (MIDDLE - NEAREST) * draw(battle)
         x = MIDDLE + (out if diagonal & 1 else -out)
         y = MIDDLE + (out if diagonal & 2 else -out)
-        size = 0  # as if each enemy chose a group, all equally likely
+        size = 0  # as if each enemy chose a group, with equal probabilities
         for _ in range(first, rules.allies + rules.enemies):
             size += draw(battle) * (groups - group) < 1.0
         for member in range(size):
@@ -113,7 +113,7 @@ def surround(units: Records, battle: Record, spiral: Doubles, rules: Record) -> 
 
 @internal
 def reflect(units: Records, battle: Record, rules: Record) -> None:
-    """Note places in `goal_x` and `goal_y`: the allies' anywhere in the west, those of as many enemies mirrored.
+    """Write places to `goal_x` and `goal_y`: allies anywhere in the west, as many enemies mirrored.
 
     Further enemies are anywhere in the east.
     """
@@ -132,7 +132,7 @@ def reflect(units: Records, battle: Record, rules: Record) -> None:
 
 @internal
 def drawn_divisor(kinds: Records, rules: Record) -> float:
-    """What makes a perfect win over these enemies worth as much as over any others."""
+    """Return the divisor with which a perfect win over these enemies has the same return as over any others."""
     if not rules.reward_scale:
         return 1.0
     most: float = rules.reward_win + rules.reward_death_value * rules.enemies

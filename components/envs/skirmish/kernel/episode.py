@@ -1,4 +1,4 @@
-"""An episode of one battle: how it begins, what a step is worth, and when it ends."""
+"""An episode of one battle: its start, the reward of a step, and its end."""
 
 from .chance import draw
 from .compiling import internal, merged
@@ -19,7 +19,7 @@ from .ground import is_open, stay_inside
 
 @merged
 def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules: Record, footing: Footing) -> None:
-    """Put everybody at the start, alive and well."""
+    """Begin an episode: put all units at their starting places, with full health."""
     fresh, catalogue, spiral = start
     march_x, march_y = rules.march_x, rules.march_y
     if not rules.drawn:
@@ -56,7 +56,7 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
         unit.goal_x = march_x
         unit.goal_y = march_y
 
-    # Agents are numbered by type, then x, then y; they differ in nothing else yet, so moving the places is enough.
+    # Agents are numbered by type, then x, then y; they differ in nothing else yet, so swapping places is enough.
     for i in range(1, rules.allies):
         j = i
         while j > 0 and kinds[j].rank == kinds[j - 1].rank:
@@ -76,7 +76,7 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
 
 @internal
 def judge(b: int, units: Records, battle: Record, kinds: Records, rules: Record, outcome: Outcome) -> None:
-    """What SMAC makes of the step: the reward, and whether it was the last."""
+    """Write the reward of the step and whether the episode has ended, by SMAC's rules."""
     reward, terminated, truncated, won = outcome
     allies_left, enemies_left = 0, 0
     gained, lost = 0.0, 0.0
@@ -96,14 +96,14 @@ def judge(b: int, units: Records, battle: Record, kinds: Records, rules: Record,
     if not rules.reward_sparse:
         total = gained - lost
         if rules.reward_only_positive:
-            # The absolute value, not the positive part: enemy shields that recover are rewarded, in SMAC as here, but
-            # not in SMACv2.
+            # `abs` rewards the recovery of enemy shields, as SMAC does; SMACv2 does not.
             total = max(gained, 0.0) if rules.drawn else abs(gained)
     terminated[b] = allies_left == 0 or enemies_left == 0
     won[b] = allies_left > 0 and enemies_left == 0
     if won[b]:
         total = 1.0 if rules.reward_sparse else total + rules.reward_win
-    elif allies_left == 0 and (enemies_left > 0 or rules.healers):  # SMAC asks for healers first, and no further
+    elif allies_left == 0 and (enemies_left > 0 or rules.healers):
+        # SMAC first tests whether the allies have only healers left. So with healers, mutual destruction is a defeat.
         total = -1.0 if rules.reward_sparse else total + rules.reward_defeat
     truncated[b] = not terminated[b] and battle.steps >= rules.limit
     battle.over = terminated[b] or truncated[b]

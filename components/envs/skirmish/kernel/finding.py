@@ -1,4 +1,4 @@
-"""Finding: which agents have heard of which enemies, in the later edition of SMACv2."""
+"""Finding: which agents know of which enemies, in the later edition of SMACv2."""
 
 from .chance import draw
 from .compiling import internal
@@ -11,7 +11,7 @@ ALL_IN_VIEW, AS_PUBLISHED, AS_INTENDED = 0, 1, 2
 
 @internal
 def forget_dead(units: Records, rules: Record) -> None:
-    """Make dead enemies unknown, and those that a dead agent had found."""
+    """Make dead enemies unknown, and also those whose finder is dead."""
     gone = 0
     for a in range(rules.allies):
         if units[a].health <= 0.0:
@@ -25,10 +25,10 @@ def forget_dead(units: Records, rules: Record) -> None:
 
 @internal
 def find(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
-    """Let the agents look for enemies, one after the other in random order, which is drawn in `event`.
+    """Let the agents look for enemies, one after the other in random order, which is drawn into `event`.
 
-    The first who sees an enemy finds it, and each other agent hears of it by chance. As published, an agent that has
-    not heard of an enemy yet does not see those of lower number either.
+    The first agent that sees an enemy finds it, and each other agent learns of it with probability `prob_obs_enemy`. As
+    published, an agent that does not know of an enemy yet does not see those of lower number either.
     """
     for a in range(rules.allies):
         units[a].event = a

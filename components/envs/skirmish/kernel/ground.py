@@ -1,16 +1,16 @@
-"""The ground: how far things are, where one can stand, and how walls stop who walks."""
+"""The ground: distances, where units can stand, and how walls stop them."""
 
 from math import sqrt
 
 from .compiling import inlined
 from .constants import AIR, CELLS, CLEAR, GIANT, Footing, Record
 
-WALL_REACH = 0.5  # how near blocked cells let the largest come: those are coarser than the game's own ground
+WALL_REACH = 0.5  # most that a unit keeps from blocked cells, which are coarser than the game's own ground
 
 
 @inlined
 def distance(one: Record, other: Record) -> float:
-    """From centre to centre."""
+    """Return the distance from centre to centre."""
     dx = other.x - one.x
     dy = other.y - one.y
     return sqrt(dx * dx + dy * dy)
@@ -18,14 +18,14 @@ def distance(one: Record, other: Record) -> float:
 
 @inlined
 def is_open(walkable: Footing, x: float, y: float) -> bool:
-    """Whether there is a cell and one can stand on it. `int` rounds towards zero, and so does SMAC's."""
+    """True if there is a cell at (x, y) and it can be walked on. `int` rounds towards zero, as in SMAC."""
     column, row = int(x), int(y)
     return 0 <= column < CELLS and 0 <= row < CELLS and bool(walkable[column, row])
 
 
 @inlined
 def stay_inside(unit: Record, kind: Record, rules: Record) -> None:
-    """Keep the unit's edge on this side of the walls. What flies knows only the end of the map."""
+    """Keep the unit's edge inside the walls; for units in the air, inside the map."""
     if kind.layer == AIR:
         unit.x = min(max(unit.x, kind.radius), CELLS - kind.radius)
         unit.y = min(max(unit.y, kind.radius), CELLS - kind.radius)
@@ -36,7 +36,7 @@ def stay_inside(unit: Record, kind: Record, rules: Record) -> None:
 
 @inlined
 def push_off_walls(unit: Record, reach: float, footing: Footing, who: int) -> None:
-    """Put a unit this far from the blocked cells round its own."""
+    """Push a unit away from the blocked cells round its own, to a distance of `reach`."""
     column, row = int(unit.x), int(unit.y)
     for c in range(max(column - 1, 0), min(column + 2, CELLS)):
         for r in range(max(row - 1, 0), min(row + 2, CELLS)):
@@ -52,7 +52,7 @@ def push_off_walls(unit: Record, reach: float, footing: Footing, who: int) -> No
 
 @inlined
 def slide(unit: Record, kind: Record, rules: Record, footing: Footing, who: int, dx: float, dy: float) -> None:
-    """Move a unit over ground with blocked cells: they push back what touches them, and it slides along, or stays."""
+    """Move a unit over ground with blocked cells: at these, it is pushed back, slides along, or stays."""
     x, y = unit.x, unit.y
     unit.x += dx
     unit.y += dy

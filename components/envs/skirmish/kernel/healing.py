@@ -1,4 +1,4 @@
-"""Healers: whom they choose, and what they give."""
+"""Healers: how they choose a patient, and how they heal."""
 
 from math import sqrt
 
@@ -12,20 +12,23 @@ ENERGY_PER_HEALTH = 0.33
 
 @inlined
 def can_be_healed(unit: Record, kind: Record) -> bool:
-    """Whether it is hurt, and made of flesh."""
+    """True if a living unit is biological and hurt."""
     return bool(kind.biological and 0.0 < unit.health < kind.health)
 
 
 @inlined
 def needs_healer(unit: Record, kind: Record, friend: Record, friend_kind: Record) -> bool:
-    """Whether a healer sees something to do here."""
+    """True if a friend can be healed and is in a healer's scan range."""
     near = distance(unit, friend) - kind.radius - friend_kind.radius <= kind.scan
     return bool(near and can_be_healed(friend, friend_kind))
 
 
 @internal
 def choose_patient(i: int, units: Records, kinds: Records, rules: Record, looks: bool) -> None:
-    """What an enemy healer decides each tick: keep its patient, else follow; and take the weakest if it looks round."""
+    """Choose an enemy healer's target: its patient while that needs healing, else the weakest friend if `looks`.
+
+    Without a patient, it follows the army.
+    """
     unit, kind = units[i], kinds[i]
     if unit.target >= 0 and needs_healer(unit, kind, units[unit.target], kinds[unit.target]):
         return
@@ -46,13 +49,13 @@ def choose_patient(i: int, units: Records, kinds: Records, rules: Record, looks:
             unit.target = j
     dx = unit.x - unit.goal_x
     dy = unit.y - unit.goal_y
-    # It flies behind the army, not ahead of it: waits while it is nearer to the goal than the others on average.
+    # The healer stays behind the army: it waits while it is nearer to the goal than the others on average.
     unit.arrived = sqrt(dx * dx + dy * dy) * friends <= gone
 
 
 @internal
 def heal(unit: Record, kind: Record, units: Records, kinds: Records) -> None:
-    """A tick of a healer's work, and of its rest."""
+    """Play a healer's tick: heal its patient, and recover energy."""
     if unit.healing and can_be_healed(units[unit.target], kinds[unit.target]):
         patient = units[unit.target]
         given = min(kind.healing, kinds[unit.target].health - patient.health)

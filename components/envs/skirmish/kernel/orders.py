@@ -1,4 +1,4 @@
-"""Orders: what a unit was told to do, done by a tick at a time."""
+"""Orders: what a unit was told to do, carried out tick by tick."""
 
 from math import sqrt
 
@@ -23,26 +23,26 @@ from .constants import (
 from .healing import can_be_healed
 
 COS_TURN, SIN_TURN = 0.4616948, 0.8870355  # 62.49 degrees: 999.84 a second
-COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot
-COS_BEAM = 0.7071068  # 45 degrees to either side, for beams, which swing
+COS_AIM = 0.9807853  # 11.25 degrees: largest angle to the target at which a unit shoots
+COS_BEAM = 0.7071068  # 45 degrees, for beams, which swing
 COS_HEAL = 0.9659420  # 14.9963 degrees
-ARRIVED = 0.5  # how near its goal an advance ends
+ARRIVED = 0.5  # distance from its goal at which an advance ends
 
 
 @inlined
 def give_order(i: int, action: int, units: Records, kinds: Records, rules: Record) -> None:
-    """Let a living unit do what its agent chose. An order it already has goes on without interruption.
+    """Give a living unit the order of its agent's action. An attack on the same target goes on without interruption.
 
-    Who commands the enemies sees the map turned by half, so that its north is the allies' south.
+    An opponent that commands the enemies sees the map rotated by 180 degrees, so its north is the allies' south.
     """
     unit = units[i]
     if action >= rules.first_target:
-        # Healers are offered their friends by the same actions as others are offered enemies.
+        # The actions that attack enemies for other units heal friends for healers.
         target = action - rules.first_target
         if (kinds[i].healing == 0.0) == (i < rules.allies):
             target += rules.allies
         if kinds[i].healing == 0.0 and kinds[target].layer == AIR and not kinds[i].hits_air:
-            return  # offered by SMAC, refused by the game
+            return  # available in SMAC, refused by the game
         if unit.order != ATTACK or unit.target != target:
             unit.order = ATTACK
             unit.target = target
@@ -84,7 +84,7 @@ def turn(unit: Record, way_x: float, way_y: float) -> None:
 
 @inlined
 def find_way(unit: Record, kind: Record, units: Records, ways: Ways) -> None:
-    """Note the next stop on the way to the unit's target, or to where it advances."""
+    """Set the next stop on the way to the unit's target, or to the goal of its advance."""
     unit.stop = -1
     if kind.layer != GROUND or (unit.target < 0 and unit.order != ADVANCE):
         return
@@ -96,7 +96,7 @@ def find_way(unit: Record, kind: Record, units: Records, ways: Ways) -> None:
 
 @inlined
 def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
-    """Walk towards a goal, round corners, and sideways round whoever is in the way. Setting out costs no time."""
+    """Walk towards a goal, round corners, and sideways round units in the way. Turning takes no time."""
     if unit.stop >= 0:
         goal_x = unit.stop // CELLS + 0.5
         goal_y = unit.stop % CELLS + 0.5
@@ -123,7 +123,7 @@ def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
 
 @inlined
 def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bool:
-    """Chase the target into range, face it, take aim. Returns whether the shot is due in this tick."""
+    """Chase the target into range, face it and aim. Return whether the shot is due in this tick."""
     dx = target.x - unit.x
     dy = target.y - unit.y
     far = sqrt(dx * dx + dy * dy)
@@ -154,7 +154,7 @@ def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bo
 
 @inlined
 def tend(unit: Record, kind: Record, patient: Record, patient_kind: Record) -> None:
-    """Follow a friend, and heal it where it is near enough and hurt, facing it."""
+    """Follow a friend. If it is in range and hurt, face it and heal it."""
     dx = patient.x - unit.x
     dy = patient.y - unit.y
     far = sqrt(dx * dx + dy * dy)
@@ -168,14 +168,14 @@ def tend(unit: Record, kind: Record, patient: Record, patient_kind: Record) -> N
 
 @inlined
 def decide(i: int, units: Records, kinds: Records) -> bool:
-    """Advance one unit's order by a tick, as far as nobody else feels it. Returns whether its shot is due."""
+    """Advance one unit's order by a tick, without effects on other units. Return whether its shot is due."""
     unit, kind = units[i], kinds[i]
     unit.heading_x = 0.0
     unit.heading_y = 0.0
     unit.stride = 0.0
     unit.healing = False
     unit.holding = False
-    # What a tick was too long for stays credited for one tick, so that the mean period is exact.
+    # The part of a tick that exceeds the cooldown is credited for one tick, so that the mean period is exact.
     unit.cooldown = unit.cooldown - 1.0 if unit.cooldown > 0.0 else 0.0
 
     if unit.target >= 0:
@@ -189,8 +189,8 @@ def decide(i: int, units: Records, kinds: Records) -> bool:
         unit.target = -1
         unit.aiming = False
         if unit.order == ATTACK:
-            unit.order = IDLE  # allies look for nobody else by themselves, enemies at once
-            unit.attacker = -1  # of before: who hunted somebody paid no attention
+            unit.order = IDLE  # allies choose no new target by themselves, enemies do so at once
+            unit.attacker = -1  # forgets attackers from before: during the order it ignored them
 
     if unit.order == MOVE:
         head_for(unit, kind, unit.goal_x, unit.goal_y)

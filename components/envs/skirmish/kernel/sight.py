@@ -1,4 +1,4 @@
-"""Sight: who is in an agent's view, all around or in a cone that it turns."""
+"""Sight: which units an agent sees, all around or in a cone that it turns."""
 
 from math import sqrt
 
@@ -10,7 +10,7 @@ LEAST_RUN = 1e-7
 
 @inlined
 def in_cone(me: Record, dx: float, dy: float, rules: Record) -> bool:
-    """Whether what lies there, relative to an agent, is in its cone, however far away.
+    """True if the point (dx, dy), relative to an agent, is in its cone, at any distance.
 
     As published, SMACv2 compares the slopes of two lines instead of two directions. So an agent that looks east also
     sees what is straight behind it.
@@ -27,7 +27,7 @@ def in_cone(me: Record, dx: float, dy: float, rules: Record) -> bool:
 
 @inlined
 def sees(me: Record, kind: Record, dx: float, dy: float, rules: Record) -> bool:
-    """Whether an agent sees what lies there, relative to it."""
+    """True if an agent sees the point (dx, dy), relative to it."""
     squared = dx * dx + dy * dy
     if rules.fully_observable:
         return True
@@ -38,7 +38,7 @@ def sees(me: Record, kind: Record, dx: float, dy: float, rules: Record) -> bool:
 
 @inlined
 def look(me: Record, direction: int, rules: Record) -> None:
-    """Turn an agent's cone: direction 0 is east, the next ones follow to the left."""
+    """Turn an agent's cone: direction 0 is east, the next ones follow counterclockwise."""
     x, y = 1.0, 0.0
     for _ in range(direction):
         x, y = x * rules.turn_cos - y * rules.turn_sin, x * rules.turn_sin + y * rules.turn_cos

@@ -1,4 +1,4 @@
-"""Targets: whom the enemies choose to fight."""
+"""Targets: which units the enemies choose to attack."""
 
 from math import sqrt
 
@@ -21,7 +21,7 @@ EVERYWHERE = 1e9
 
 @inlined
 def is_threat(kind: Record, other: Record, other_kind: Record) -> bool:
-    """Whether an enemy minds somebody who is near: armed, or healing, and not out of its weapon's world."""
+    """True if `other` is on the ground, or if the weapon hits air and `other` is armed or healing."""
     if other_kind.layer != AIR:
         return True
     return bool(kind.hits_air and (other_kind.healing == 0.0 or other.healing))
@@ -29,10 +29,10 @@ def is_threat(kind: Record, other: Record, other_kind: Record) -> bool:
 
 @inlined
 def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None:
-    """What an enemy decides each tick: keep its target while that is sensible, else take the nearest in sight.
+    """Choose an enemy's target: the present one while it is in range or can be chased, else the nearest in sight.
 
-    Who attacks it comes before who does not: between two shots it leaves a target that is in reach, but walks away or
-    fights another, for the nearest in reach that fights it.
+    With `switches`, its attackers have priority: between two shots, it leaves a target in range that walks away or
+    attacks another unit, for the nearest unit in range that attacks it.
     """
     unit, kind = units[i], kinds[i]
     target = unit.target
@@ -49,13 +49,13 @@ def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None
         keeps = edge <= kind.scan + KEEP_SLOP or target == unit.attacker
 
     if keeps:
-        # Chasing somebody while another stands within reach would waste the shot.
+        # Chasing one unit while another is in range would waste the shot.
         nearest = nearest_threat(unit, kind, kind.range, units, kinds, rules) if rules.switches else -1
         chosen = nearest if nearest >= 0 else target
     else:
         chosen = nearest_threat(unit, kind, kind.scan, units, kinds, rules)
         if chosen < 0 and rules.healers and kind.hits_air:
-            chosen = nearest_healer(unit, kind, units, kinds, rules)  # those that help nobody come last
+            chosen = nearest_healer(unit, kind, units, kinds, rules)  # healers that are not healing come last
         if chosen < 0 and rules.retaliates and unit.attacker >= 0 and units[unit.attacker].health > 0.0:
             chosen = unit.attacker
         if chosen < 0 and rules.hunts:
@@ -67,7 +67,7 @@ def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None
 
 @inlined
 def nearest_threat(unit: Record, kind: Record, reach: float, units: Records, kinds: Records, rules: Record) -> int:
-    """The nearest of the allies that an enemy minds, edge to edge, no farther than `reach`; -1 for nobody."""
+    """Return the nearest ally that is a threat, edge to edge, no farther than `reach`; -1 if there is none."""
     nearest = -1
     least = reach
     for j in range(rules.allies):
@@ -78,7 +78,7 @@ def nearest_threat(unit: Record, kind: Record, reach: float, units: Records, kin
         dy = other.y - unit.y
         touch = kind.radius + kinds[j].radius
         squared = dx * dx + dy * dy
-        if squared > (least + touch) * (least + touch):  # almost always, and no root is needed then
+        if squared > (least + touch) * (least + touch):  # almost always true, and saves the square root
             continue
         edge = sqrt(squared) - touch
         if (edge < least or (nearest < 0 and edge <= least)) and is_threat(kind, other, kinds[j]):
@@ -88,7 +88,7 @@ def nearest_threat(unit: Record, kind: Record, reach: float, units: Records, kin
 
 @inlined
 def nearest_attacker(i: int, units: Records, kinds: Records, rules: Record) -> int:
-    """The nearest ally in an enemy's reach that was told to attack it, edge to edge; -1 for nobody."""
+    """Return the nearest ally in enemy i's range whose target is this enemy, edge to edge; -1 if there is none."""
     nearest = -1
     least = kinds[i].range
     for j in range(rules.allies):
@@ -101,7 +101,7 @@ def nearest_attacker(i: int, units: Records, kinds: Records, rules: Record) -> i
 
 @internal
 def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, rules: Record) -> int:
-    """The nearest of the allied healers in sight; -1 for nobody."""
+    """Return the nearest allied healer in sight; -1 if there is none."""
     nearest = -1
     least = kind.scan
     for j in range(rules.allies):
@@ -114,9 +114,9 @@ def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, r
 
 @internal
 def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
-    """Order each idle enemy to attack the ally that is nearest, centre to centre: the trigger of SMACv2's maps.
+    """Order each idle enemy to attack the nearest ally, centre to centre: the trigger of SMACv2's maps.
 
-    Who cannot attack that one stays idle. Such an order ends with its target's death, and nothing diverts from it.
+    An enemy that cannot attack that ally stays idle. Only the target's death ends such an order.
     """
     for i in range(rules.allies, len(units)):
         unit, kind = units[i], kinds[i]
@@ -134,7 +134,7 @@ def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
 
 @internal
 def call_for_help(j: int, attacker: int, units: Records, rules: Record) -> None:
-    """Tell the friends near a hurt enemy who did it, if they have nobody to fight yet."""
+    """Set the attacker of a hurt enemy as that of its friends nearby, unless they have a living attacker."""
     units[j].help_in = HELP_EVERY
     for k in range(rules.allies, rules.allies + rules.enemies):
         friend = units[k]

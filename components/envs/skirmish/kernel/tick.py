@@ -1,4 +1,4 @@
-"""One tick of one battle, a sixteenth of a second; and one step, which is several."""
+"""One tick of one battle, a sixteenth of a second; and one step, which is several ticks."""
 
 from .chance import draw
 from .compiling import internal, merged
@@ -29,10 +29,10 @@ from .weapons import burst_all, land, shoot
 
 @internal
 def choose_all(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
-    """Let the enemies choose whom to fight, or to heal."""
+    """Let the enemies choose targets; their healers choose patients."""
     looks = battle.tick % TREAT_EVERY == 0
     for i in range(rules.allies, len(units)):
-        if units[i].health > 0.0 and units[i].order != ATTACK:  # who was ordered to attack somebody does so
+        if units[i].health > 0.0 and units[i].order != ATTACK:  # an order to attack is kept
             if kinds[i].healing > 0.0:
                 choose_patient(i, units, kinds, rules, looks)
             else:
@@ -41,7 +41,7 @@ def choose_all(units: Records, battle: Record, kinds: Records, rules: Record) ->
 
 @internal
 def find_ways(units: Records, kinds: Records, ways: Ways) -> None:
-    """Let those who are alive find their way round corners."""
+    """Find the next stop of each living unit on its way round corners."""
     for i in range(len(units)):
         if units[i].health > 0.0:
             find_way(units[i], kinds[i], units, ways)
@@ -49,7 +49,7 @@ def find_ways(units: Records, kinds: Records, ways: Ways) -> None:
 
 @internal
 def decide_all(units: Records, kinds: Records) -> int:
-    """Advance every order by a tick. Returns how many shots and hits are due, which it notes in `event`."""
+    """Advance every order by a tick. Write the shots and hits that are due to `event`, and return their number."""
     n = len(units)
     events = 0
     for i in range(n):
@@ -59,7 +59,7 @@ def decide_all(units: Records, kinds: Records) -> int:
             if unit.hit_in <= 0.0:
                 units[events].event = n + i
                 events += 1
-        # The last hit of a shot comes long before the next shot (`tables` sees to it): at most one event each.
+        # The last hit of a shot comes long before the next shot (`tables` checks it): at most one event per unit.
         if unit.health > 0.0 and decide(i, units, kinds):
             units[events].event = i
             events += 1
@@ -68,7 +68,7 @@ def decide_all(units: Records, kinds: Records) -> int:
 
 @internal
 def walk_all(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
-    """Make the strides that were decided, and stay inside the walls."""
+    """Move units by the strides that were decided, inside the walls."""
     for i in range(len(units)):
         unit = units[i]
         if unit.stride > 0.0:
@@ -77,7 +77,7 @@ def walk_all(units: Records, kinds: Records, rules: Record, footing: Footing) ->
 
 @merged
 def fight_all(events: int, units: Records, battle: Record, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Let shots go and hits land in random order, as in the game: of two who would kill each other only one does."""
+    """Play shots and hits in random order, as in the game: of two units that would kill each other, only one does."""
     n = len(units)
     for k in range(events - 1, 0, -1):
         other = int(draw(battle) * (k + 1))
@@ -96,11 +96,11 @@ def fight_all(events: int, units: Records, battle: Record, kinds: Records, damag
 
 @internal
 def recover_all(units: Records, kinds: Records, rules: Record) -> None:
-    """Lay the dead to rest, and give back health, shields and energy to the living."""
+    """Stop dead units, and restore health, shields and energy of living ones."""
     for i in range(len(units)):
         unit = units[i]
         if unit.health <= 0.0:
-            # The dead are out of everybody's way and walk no more.
+            # Dead units do not walk, and are in no unit's way.
             unit.stride = 0.0
             unit.holding = False
             continue
@@ -119,7 +119,7 @@ def recover_all(units: Records, kinds: Records, rules: Record) -> None:
 
 @internal
 def fall_all(units: Records, kinds: Records, rules: Record) -> None:
-    """Let agents die whose health has come below their level."""
+    """Kill the agents whose health is below their level."""
     for i in range(rules.allies):
         unit = units[i]
         if 0.0 < unit.health < kinds[i].health_level * kinds[i].health:
@@ -138,7 +138,7 @@ def play_tick(
     footing: Footing,
     ways: Ways,
 ) -> None:
-    """A sixteenth of a second."""
+    """Play one tick, a sixteenth of a second."""
     if not rules.commanded:
         if battle.tick % rules.reaction == 0:
             choose_all(units, battle, kinds, rules)
@@ -167,7 +167,7 @@ def play_step(
     actions: Ints,
     enemy_actions: Ints,
 ) -> None:
-    """The ticks between two decisions. Orders arrive after the first of them, as in the game."""
+    """Play the ticks between two decisions. Orders arrive after the first of them, as in the game."""
     for i in range(len(units)):
         units[i].before = units[i].health + units[i].shield
     commanded = len(units) if rules.commanded else rules.allies

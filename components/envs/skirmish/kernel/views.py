@@ -1,4 +1,4 @@
-"""Views: what agents may do and see, and what only the critic does."""
+"""Views: available actions and observations of agents, and the state for the critic."""
 
 from math import sqrt
 
@@ -28,7 +28,7 @@ from .sight import in_cone, sees
 
 @inlined
 def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable: Footing, available: Bools) -> None:
-    """Write what agent i may do, (U,)."""
+    """Write the available actions of agent i, (U,)."""
     available[:] = False
     unit = units[i]
     if unit.health <= 0.0:
@@ -56,7 +56,7 @@ def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable
 
 @inlined
 def is_in_reach(one: Record, other: Record, kind: Record, rules: Record) -> bool:
-    """Whether an agent may be ordered to attack or to heal another: as near as that, centre to centre, and in view."""
+    """True if `one` may be ordered to attack or heal `other`: near enough, centre to centre, and in its cone."""
     dx = other.x - one.x
     dy = other.y - one.y
     near: bool = dx * dx + dy * dy <= kind.shoot * kind.shoot
@@ -65,21 +65,21 @@ def is_in_reach(one: Record, other: Record, kind: Record, rules: Record) -> bool
 
 @inlined
 def may_reach(i: int, k: int, units: Records, kinds: Records, rules: Record) -> bool:
-    """Whether target k, which agent i may choose, is in its reach."""
+    """True if target k of agent i is in its reach; for healers, k is a friend."""
     other = k if kinds[i].healing > 0.0 else rules.allies + k
     return is_in_reach(units[i], units[other], kinds[i], rules)
 
 
 @inlined
 def health_above(unit: Record, kind: Record) -> float:
-    """The share that an agent has of the health above the level at which it dies."""
+    """Return an agent's share of the health above the level at which it dies."""
     share: float = (unit.health / kind.health - kind.health_level) / (1.0 - kind.health_level)
     return share
 
 
 @internal
 def probe_ground(unit: Record, rules: Record, walkable: Footing, height: Doubles, at: int, row: Floats) -> int:
-    """Write the ground around a unit; returns the next free index."""
+    """Write the ground around a unit; return the next free index."""
     x, y = int(unit.x), int(unit.y)
     near = int(rules.move_amount)
     far = int(2.0 * rules.move_amount)
@@ -122,7 +122,7 @@ def observe(
     available: Bools,
     row: Floats,
 ) -> None:
-    """Write what agent i sees, (O,): where it may go, the enemies, its friends, itself. All zero once it is dead."""
+    """Write agent i's observation, (O,): moves, ground, enemies, friends, itself, time. If dead, all but time is 0."""
     row[:] = 0.0
     me, kind = units[i], kinds[i]
     if rules.obs_timestep_number:
@@ -230,7 +230,7 @@ def observe(
 def write_state(
     units: Records, battle: Record, kinds: Records, rules: Record, observations: Floats, row: Floats
 ) -> None:
-    """Write what a central critic sees, (S,): all units by absolute position, then the agents' last actions."""
+    """Write the state for a central critic, (S,): all units by absolute position, the agents' last actions, time."""
     row[:] = 0.0
     if rules.obs_instead_of_state:
         agents, width = observations.shape
@@ -299,7 +299,7 @@ def show(
     obs: Floats,
     state: Floats,
 ) -> None:
-    """Write all that agents and critic see of one battle."""
+    """Write available actions, observations and state of one battle."""
     for i in range(rules.allies):
         list_actions(i, units, kinds, rules, walkable, available[i])
         observe(i, units, battle, kinds, rules, walkable, height, available[i], obs[i])

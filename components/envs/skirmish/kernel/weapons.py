@@ -18,12 +18,12 @@ from .ground import distance
 from .targets import call_for_help
 
 LEAST_DAMAGE = 0.5
-SWEEP_REACH = 0.15  # how far to both sides of its line a beam hurts
+SWEEP_REACH = 0.15  # a beam's points hurt units whose edge is this near
 
 
 @inlined
 def hurt(j: int, attacker: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """One hit: the shield takes what it can, armour softens the rest."""
+    """Apply one hit: the shield absorbs damage first, armour reduces the rest."""
     unit = units[j]
     through = damage[kinds[attacker].type_row, kinds[j].type_row]
     absorbed = min(unit.shield, through)
@@ -44,7 +44,7 @@ def hurt(j: int, attacker: int, units: Records, kinds: Records, damage: Doubles,
 
 @internal
 def burst(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Hurt every foe on the ground who is near."""
+    """Hurt every unit of the other side within the radius of the burst, except in the air."""
     first, last = (rules.allies, rules.allies + rules.enemies) if i < rules.allies else (0, rules.allies)
     for j in range(first, last):
         near = distance(units[i], units[j]) - kinds[j].radius <= kinds[i].burst
@@ -54,7 +54,7 @@ def burst(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record
 
 @internal
 def burst_all(units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Let those who are to burst do it, and those they kill by it, until nobody is left who would."""
+    """Carry out all bursts, including those of units that a burst kills, until none is left."""
     again = True
     while again:
         again = False
@@ -67,14 +67,14 @@ def burst_all(units: Records, kinds: Records, damage: Doubles, rules: Record) ->
 
 @inlined
 def touches(point: int, along: float, across: float, reach: float, half: float) -> bool:
-    """Whether the point of a beam's line, counted from its start, reaches what lies there relative to the middle."""
+    """True if a point of a beam's line, counted from its start, reaches (along, across), relative to the middle."""
     away = along - half * (2.0 * point / (SWEEP_POINTS - 1) - 1.0)
     return away * away + across * across <= reach * reach
 
 
 @internal
 def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Harm whom the two rows of points touched first in this tick of a beam; its target they spare."""
+    """Hurt the units that the two rows of points first touch in this tick of a beam, except its target."""
     unit, kind = units[i], kinds[i]
     target = units[unit.hit_target]
     if target.health > 0.0:
@@ -97,7 +97,7 @@ def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, ru
         reach = kinds[j].radius + SWEEP_REACH
         for _ in range(2):
             for point in range(2 * tick, min(2 * tick + 2, SWEEP_POINTS)):
-                # Once touched it is marked, and the rest of the row does nothing to it.
+                # Each row hurts a unit once, at its first point that touches the unit.
                 before = point > 0 and touches(point - 1, along, across, reach, kind.sweep)
                 if not before and touches(point, along, across, reach, kind.sweep) and other.health > 0.0:
                     hurt(j, i, units, kinds, damage, rules)
@@ -106,7 +106,7 @@ def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, ru
 
 @internal
 def burn(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Let a tick of a beam do its harm: first to those on its line, in the end to its target."""
+    """Apply the damage of one tick of a beam: first to units on its line, in the end to its target."""
     unit = units[i]
     tick = kinds[i].hits - unit.hits_left
     unit.hits_left -= 1
@@ -121,7 +121,7 @@ def burn(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record)
 
 @internal
 def land(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Let the later hits of a shot arrive. A missile outlives who sent it, a second blow does not."""
+    """Apply the later hits of a shot. If the shooter is dead, only missiles still hit."""
     unit, kind = units[i], kinds[i]
     if unit.health <= 0.0 and kind.missile_speed == 0.0:
         unit.hits_left = 0
@@ -138,7 +138,7 @@ def land(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record)
 
 @internal
 def shoot(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record, battle: Record) -> None:
-    """Let go of a shot that was due, unless somebody was quicker."""
+    """Fire a shot that is due, unless the unit or its target has died before."""
     unit, kind = units[i], kinds[i]
     if unit.health <= 0.0:
         return

@@ -1,4 +1,4 @@
-"""SMACv2's module of what is drawn for an episode."""
+"""SMACv2's module of the distributions that draw an episode's configuration."""
 
 from ...distributions import Distribution, get_distribution, register_distribution
 
