@@ -9,11 +9,11 @@ from messages.control import PAUSE
 from orchestra import MailboxFull, Message, Ref, State, Unreachable
 
 MOST_AHEAD = 4
-"""Credits for each environment at most, so that some are left for members that join later."""
+"""Maximum credits for each environment, so that some are left for members that join later."""
 
 
 async def send_downstream(ref: Ref[Any], message: Message) -> None:
-    """Tell an actor that has joined `message`; drop the message if the actor is gone.
+    """Send `message` to an actor that has joined; drop the message if the actor is gone.
 
     `Ref.tell` would wait for a dead process to come back, and delay the other actors below. A watch reports the death.
     """
@@ -26,7 +26,7 @@ async def send_downstream(ref: Ref[Any], message: Message) -> None:
 
 
 def rejected(claim: ClaimRoleMsg, holder: Ref[Any] | None, upstream: Ref[Any]) -> str:
-    """Return why `upstream` rejects a claim to the role of `holder`; empty if it does not, as nobody else has it."""
+    """Return why `upstream` rejects a claim to the role of `holder`; empty if no other actor has the role."""
     if holder is None or holder == claim.ref:
         return ""
     who, role = claim.ref.address, claim.role.capitalize()
@@ -51,9 +51,9 @@ class Member:
 class Downstream:
     """The actors that have joined, in the order of joining, and their credits.
 
-    A *credit* is the permission to send an episode, granted ahead. The credits of all members are never more than the
-    allowance of this actor, so that no member can send more than that, however slowly this actor answers. A member that
-    leaves returns its credits. Those that have fewer get the next ones first.
+    A *credit* is the permission, granted in advance, to send an episode. The credits of all members together never
+    exceed the allowance of this actor, so that no member can send more than that, however slowly this actor answers. A
+    member that leaves returns its credits. Members with fewer credits per environment get new ones first.
     """
 
     def __init__(self, unit: Literal["segments", "steps"] = "segments") -> None:
@@ -83,7 +83,7 @@ class Downstream:
         self.members[ref.address] = Member(ref, workers, environments)
 
     def resize(self, address: str, workers: int, environments: int) -> None:
-        """Set the numbers of workers and environments of a member. One that has none any more returns its credits."""
+        """Set a member's numbers of workers and environments. A member without environments returns its credits."""
         if (member := self.members.get(address)) is not None:
             member.workers, member.environments = workers, environments
             if environments == 0:
@@ -98,22 +98,22 @@ class Downstream:
         return msg.steps if self.unit == "steps" else msg.segments
 
     def receive(self, address: str, episodes: int) -> None:
-        """Count `episodes` from the actor at `address`. One that is gone has no credits to use."""
+        """Count `episodes` from the actor at `address`; ignore an actor that has left, which has no credits."""
         if (member := self.members.get(address)) is not None:
             member.received += episodes
             if member.credit is not None:
                 member.credit = max(member.credit - episodes, 0)
 
     def revoke(self) -> None:
-        """Take all credits back from members that have paused, so that the next `grant` begins anew."""
+        """Take back all credits from members that have paused, so that the next `grant` starts from zero."""
         for member in self.members.values():
             member.credit = 0
 
     async def grant(self, allowance: int | None) -> None:
-        """Have the members collect, and grant them `allowance` credits in all, in proportion to their environments.
+        """Tell the members to collect, with `allowance` credits in total, in proportion to their environments.
 
-        The share of a member is at most `MOST_AHEAD` episodes for each environment. A member that has credits
-        is told only of a quarter of its share or more.
+        If credits count segments, the share of a member is at most `MOST_AHEAD` for each environment. A member that
+        has credits gets more only if these are at least a quarter of its share.
 
         Args:
             allowance: episodes that may be received beyond those received so far; None for any number.
@@ -139,7 +139,7 @@ class Downstream:
                 )
 
     async def pause(self) -> None:
-        """Have all members pause, without credits."""
+        """Tell all members to pause, and take back their credits."""
         self.revoke()
         await self.tell(PAUSE)
 
@@ -154,7 +154,7 @@ class Downstream:
         return {"members": [dict(vars(member)) for member in self.members.values()], "unit": self.unit}
 
     def load(self, state: State) -> None:
-        """Continue with the members and the unit of other actors' `state`."""
+        """Continue with the members and the unit of another instance's `state`."""
         members = [Member(**each) for each in state["members"]]
         self.unit = state["unit"]
         self.members = {member.ref.address: member for member in members}

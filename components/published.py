@@ -1,4 +1,4 @@
-"""What the Trainer has published, at the Orchestrator and at the proxies: sent to all below, or to those that ask."""
+"""Parameters that the Trainer published, at the Orchestrator and proxies: sent to all actors below, or on request."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from messages import LoadParamsMsg, ProbesMsg, PullParamsMsg, SyncMsg, VersionMs
 from orchestra import Arrays, Ref, State, on
 
 SyncMessages = PullParamsMsg | ProbesMsg | VersionMsg | SyncMsg
-"""The messages of which `PassesParameters` has the handlers."""
+"""The messages that `PassesParameters` handles."""
 NOTHING = Arrays()
 
 
 class Published:
     """The newest parameters, their announcement, and the actors below that have asked for parameters.
 
-    Where workers decide for themselves (`pulls`), versions are announced to all with their digests, and parameters go
-    to those that have asked: from a proxy to all that have asked it, after one request of its own. Otherwise parameters
-    go to all.
+    If workers decide for themselves (`pulls`), each version is announced to all with its digest, and parameters are
+    sent only to actors that have asked. A proxy makes one request of its own, and answers all that have asked it.
+    Otherwise parameters are sent to all.
 
     Args:
         downstream: the actors below.
-        upstream: sends parameters to a proxy; None at the Orchestrator, to which the Trainer sends all.
+        upstream: sends parameters to a proxy; None at the Orchestrator, which gets all parameters from the Trainer.
         pulls: whether workers ask for parameters. A proxy learns it from the first announcement.
-        counters: count what goes down; new ones by default.
+        counters: count what is sent down; new ones by default.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class Published:
     ) -> None:
         self._downstream, self._upstream, self.pulls = downstream, upstream, pulls
         self.params: LoadParamsMsg | None = None
-        """The newest parameters that are here."""
+        """The newest parameters that have arrived."""
         self.counters = counters or SyncCounters()
         self._news: VersionMsg | None = None
-        self._digest: VersionMsg | None = None  # of the Trainer, whose parameters follow it
+        self._digest: VersionMsg | None = None  # from the Trainer; its parameters follow
         self._probes: ProbesMsg | None = None
-        self._waiting: dict[str, PullParamsMsg] = {}  # by the address of who has asked
+        self._waiting: dict[str, PullParamsMsg] = {}  # requests by the address of the asking actor
         self._requested = -1  # the newest version that was asked for upstream
         self._required = -1
 
     async def welcome(self, ref: Ref[Any]) -> None:
-        """Tell an actor that has joined what there is."""
+        """Send an actor that has joined the newest parameters, or with `pulls` the newest probes and announcement."""
         self._waiting.pop(ref.address, None)
         if not self.pulls:
             if self.params is not None:
@@ -59,12 +59,12 @@ class Published:
                 await send_downstream(ref, message)
 
     async def publish(self, params: LoadParamsMsg, *, env_steps: int | None = None, required: bool = False) -> None:
-        """Take parameters from above: send them to all below, or announce them and answer who has asked.
+        """Take parameters from above: send them to all below, or announce them and answer pending requests.
 
         Args:
             params: of a version that is not older than the present one.
-            env_steps: of the run, which the Orchestrator adds; None to leave what the message says.
-            required: all workers load this version, whatever they would decide. The Orchestrator alone says so.
+            env_steps: of the run, which the Orchestrator adds; None keeps those of the message.
+            required: all workers must load this version, whatever they would decide. Only the Orchestrator sets this.
         """
         params = self.params = params if env_steps is None else params.model_copy(update={"env_steps": env_steps})
         if not self.pulls:
@@ -89,9 +89,9 @@ class Published:
                 await self._send(waiting.ref)
 
     async def pull(self, msg: PullParamsMsg, me: Ref[Any]) -> None:
-        """Send parameters of the version that is asked for, or newer ones, once they are here.
+        """Send parameters of the requested version, or newer ones, once they have arrived.
 
-        A proxy that has none of them asks for them once, for all that wait.
+        A proxy that does not have them requests them once, for all waiting actors.
 
         Args:
             msg: from an actor below.
@@ -112,7 +112,7 @@ class Published:
             await self._upstream.tell(msg)
 
     async def announce(self, news: VersionMsg) -> None:
-        """Take an announcement from above: of a proxy to all below, of the Trainer until the parameters come."""
+        """Take an announcement from above: a proxy passes it on, the Orchestrator keeps it until parameters come."""
         if self._upstream is None:
             self._digest = news
             return
@@ -120,7 +120,7 @@ class Published:
         await self._announce(news)
 
     async def take_probes(self, probes: ProbesMsg) -> None:
-        """Pass probes on to all below, and keep them for those that join."""
+        """Pass probes on to all below, and keep them for actors that join later."""
         self._probes = probes
         self.counters.announced(probes, len(self._downstream.members))
         await self._downstream.tell(probes)
@@ -142,7 +142,7 @@ class Published:
         return self._downstream.leave(address)
 
     def state(self) -> State:
-        """Return the state, as values of a message: that of the actors below, too."""
+        """Return the state as values of a message, including that of the actors below."""
         return {
             "downstream": self._downstream.state(),
             "pulls": self.pulls,

@@ -1,6 +1,6 @@
-"""Environments: the interface that all of them have, and the battle simulator that needs nothing installed.
+"""Environments: their common interface, and the battle simulator, which needs nothing else installed.
 
-Names are imported when they are first used: the simulator stands on numba, which takes long to import.
+Names are imported on first use, because the simulator uses numba, which takes long to import.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
 """Gymnasium environments in processes, stepped as they become ready (extra `gymnasium`).
 
-`AsyncVectorEnv` is a vector environment like any other, and has `send` and `recv` besides, as EnvPool has: a policy
-acts on those that are ready while the others step. K environments.
+`AsyncVectorEnv` is an ordinary vector environment that also has `send` and `recv`, as EnvPool has: a policy acts in the
+environments that are ready while the others step. K environments.
 """
 
 from collections.abc import Callable
@@ -24,20 +24,20 @@ _FOREVER = float("inf")
 class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """K copies of a Gymnasium environment in processes of their own.
 
-    `reset` and `step` are those of a vector environment and wait for all. `send` begins steps, and `recv` returns the
-    environments that are done, at least `min_batch` of them, or fewer `max_wait_s` after the first; if `min_batch` is
-    K, always all.
+    `reset` and `step` wait for all environments, as in any vector environment. `send` begins steps. `recv` returns the
+    environments that are done: at least `min_batch` of them, or fewer once `max_wait_s` has passed since the first; if
+    `min_batch` is K, always all.
 
     The step after the end of an episode ignores its action, and begins the next episode (`AutoresetMode.NEXT_STEP`).
 
-    An environment that crashes, hangs or raises is ended with all that it started, and another is made in its place.
-    Its episode is cut: `truncated` is true, with the last observation that was returned and no reward, and
-    `infos["lost"]` is true, so that a learner can discard it. `restarts` and `episodes_lost` count. No process and no
-    memory outlives this process, however it ends.
+    An environment that crashes, hangs or raises is ended with all that it started, and replaced by a new one. Its
+    episode is cut: `truncated` is true, with the last observation that was returned and no reward, and `infos["lost"]`
+    is true, so that a learner can discard it. `restarts` and `episodes_lost` count these events. No process and no
+    shared memory outlives this process, however it ends.
 
     Args:
-        make: the name of a registered environment; or a function or class that can be imported, or a
-            `functools.partial` of one with plain arguments, that makes an environment.
+        make: the name of a registered environment, or a factory: a function or class that can be imported, or a
+            `functools.partial` of one with plain arguments.
         num_envs: K.
         min_batch, max_wait_s, envs_per_process, step_timeout_s, start_timeout_s: as for
             `components.envs.asynchronous.env.AsyncEnv`.
@@ -69,7 +69,7 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.metadata = {**single.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode, self.spec = single.render_mode, single.spec
         single.close()
-        fields_of(self.single_observation_space, self.single_action_space)  # it refuses others
+        fields_of(self.single_observation_space, self.single_action_space)  # raises for unsupported spaces
         self.num_envs = num_envs
         self._min_batch = min(min_batch, num_envs)
         self._max_wait_s = max_wait_s if min_batch < num_envs else _FOREVER
@@ -100,7 +100,7 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     @property
     def process_ids(self) -> list[int]:
-        """The processes of the environments, without the one that they are forked from."""
+        """IDs of the environments' processes, without the one from which they are forked."""
         return self._pool.process_ids
 
     @property
@@ -111,7 +111,7 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all environments; with a seed, in number i with the seed plus i.
+        """Begin an episode in all environments; if `seed` is a number, environment i gets the seed `seed + i`.
 
         Raises:
             AlreadyPendingCallError: steps have been sent and not received.
@@ -163,7 +163,7 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def recv(
         self,
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Return what `step` does of the environments that are ready; their numbers (n,) are `infos["env_id"]`.
+        """Return the results of `step` for the environments that are ready; `infos["env_id"]` has their indices (n,).
 
         Raises:
             NoAsyncCallError: no environment is stepping.
@@ -196,7 +196,7 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return np.array([result.copy for result in results], np.int64), infos
 
     def _note(self, results: list[Result]) -> None:
-        """Take over the rows of the environments that are ready; those of lost ones stay, and end."""
+        """Copy the rows of environments that are ready; lost ones keep their rows, and their episodes end."""
         ready = [result.copy for result in results if result.outcome != Outcome.LOST]
         lost = [result.copy for result in results if result.outcome == Outcome.LOST]
         for name, array in self._pool.arrays.items():

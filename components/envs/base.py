@@ -1,4 +1,4 @@
-"""What an environment is: B copies of one game, stepped together, answering in arrays that are allocated once.
+"""The interface of an environment: B copies of one game, stepped together, with results in preallocated arrays.
 
 Shapes, here and in every environment: B copies, A agents, O observation size, S state size, U actions.
 """
@@ -18,7 +18,7 @@ from components.experience import ExperienceSchema, Fields, team_fields
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """A named subset of an agent's actions, for algorithms that choose what to do on two levels."""
+    """A named subset of an agent's actions, for algorithms that choose actions on two levels."""
 
     name: str
     actions: tuple[int, ...]
@@ -27,10 +27,10 @@ class Subtask:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What a policy and a replay buffer need to know of an environment: its sizes, and the fields that it declares."""
+    """The sizes and declared fields of an environment, as policies and replay buffers need them."""
 
     name: str
-    """The scenario, as its users call it: `3m`."""
+    """The name of the scenario, such as `3m`."""
     n_agents: int
     n_actions: int
     obs_size: int
@@ -38,16 +38,17 @@ class EnvSpec:
     episode_limit: int
     """Steps after which an episode is cut."""
     fields: Fields = ()
-    """The fields per frame and per step that the environment fills, and `actions`; empty for those of a cooperative
-    team with discrete actions, `team_fields`."""
+    """The fields per frame and per step that the environment fills, and `actions`. Empty stands for `team_fields`,
+    those of a cooperative team with discrete actions."""
     can_be_won: bool = True
-    """False if its episodes have returns alone, or it is not known before the first is won."""
+    """False if episodes only have returns, or if nothing tells in advance whether they can be won."""
     reward_threshold: float | None = None
     """Mean return at which Gymnasium counts the environment as solved; None if it names none."""
     subtasks: tuple[Subtask, ...] = ()
     """Sub-tasks of the agents; empty if the environment names none."""
     action_grid: tuple[int, ...] = ()
-    """Sizes of which an action is the row-major index, as `(courses, commands)`; empty if it has no parts."""
+    """The shape of a grid in which an action is the row-major index, such as `(courses, commands)`; empty if an action
+    has no parts."""
 
     @property
     def schema(self) -> ExperienceSchema:
@@ -62,33 +63,33 @@ def _schema(spec: EnvSpec) -> ExperienceSchema:
 
 
 Copies: TypeAlias = NDArray[np.int64] | slice
-"""Numbers of copies (n,), ascending; or `slice(None)` for all of them, with which indexing copies nothing."""
+"""Indices of copies (n,), ascending; or `slice(None)` for all of them: indexing with it copies no data."""
 ALL = slice(None)
 
 
 class Env(ABC):
     """A batch of B copies of one environment. Each copy plays its own episode.
 
-    The arrays below are the environment's own memory: `step` and `reset` overwrite them, so copy what must last.
-    Reset is explicit: a copy whose episode ended keeps its last observation until `reset` names it, and stepping
-    it before that raises `ValueError`. Copy i of B, seeded alike, behaves exactly as if it were alone.
+    The arrays below are the environment's own memory: `step` and `reset` overwrite them, so copy values to keep.
+    Resets are explicit: a copy whose episode has ended keeps its last observation until it is reset. Stepping it
+    earlier raises `ValueError`. With the same seed, copy i of B behaves exactly as it does alone.
 
-    A batched simulator is in lock-step: `step` makes one step in all copies. Copies that answer one by one are driven
-    by `send`, `send_reset` and `recv`, in which lock-step is the case that all copies are ready at once.
+    A batched simulator runs in lock-step: `step` makes one step in all copies. Copies that become ready one by one are
+    driven by `send`, `send_reset` and `recv`. In lock-step, all copies are ready at once.
     """
 
     lock_step: ClassVar[bool] = True
-    """True if `send` takes all copies together, and `send_reset` has reset its copies when it returns."""
+    """True if `send` steps all copies together, and `send_reset` returns only once its copies are reset."""
 
     spec: EnvSpec
     n_envs: int
     obs: NDArray[np.float32]  # (B, A, O)
     state: NDArray[np.float32]  # (B, S)
     available: NDArray[np.bool_]  # (B, A, U): at least one action of each agent is available
-    reward: NDArray[np.float32]  # (B,): the team's, for the step just made
-    terminated: NDArray[np.bool_]  # (B,): the episode reached its end, there is nothing to bootstrap from
-    truncated: NDArray[np.bool_]  # (B,): it was cut at `episode_limit`; its last observation still has a value
-    won: NDArray[np.bool_]  # (B,): set where it ended with a win
+    reward: NDArray[np.float32]  # (B,): the team's reward for the step just made
+    terminated: NDArray[np.bool_]  # (B,): the episode reached its end: there is nothing to bootstrap from
+    truncated: NDArray[np.bool_]  # (B,): the episode was cut at `episode_limit`: its last observation has a value
+    won: NDArray[np.bool_]  # (B,): the episode ended with a win
 
     def _allocate(self) -> None:
         """Make the arrays above, all zero, of the sizes in `spec`."""
@@ -100,9 +101,9 @@ class Env(ABC):
         self.terminated, self.truncated, self.won = np.zeros((3, copies), np.bool_)
 
     def fields(self) -> Mapping[str, NDArray[Any]]:
-        """Return the arrays (B, …) of the declared fields but `actions`, by name: the environment's own memory.
+        """Return the arrays (B, …) of the declared fields except `actions`, by name: the environment's own memory.
 
-        By default these are the attributes of those names. An environment whose fields have other names overrides it.
+        The default returns the attributes with these names. An environment whose fields have other names overrides it.
         """
         return {name: getattr(self, name) for name in self._shown_names}
 
@@ -111,9 +112,9 @@ class Env(ABC):
         return tuple(name for name in self.spec.schema.by_name if name != "actions")
 
     def prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
-        """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.
+        """Do slow work that is needed once per machine, such as compiling.
 
-        It may block for as long as compiling takes.
+        The first process of a run calls this before it starts others. It may block for as long as compiling takes.
         """
 
     def preload(self) -> None:  # noqa: B027  # most have nothing to load
@@ -121,15 +122,15 @@ class Env(ABC):
 
     @abstractmethod
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
-        """Start a new episode in the copies that the mask `which` (B,) names; in all of them without one.
+        """Start a new episode in the copies selected by the mask `which` (B,), or in all copies if it is None.
 
-        Writes `obs`, `state` and `available` of these copies, and clears their `reward`, `terminated`, `truncated`
+        Write `obs`, `state` and `available` of these copies, and clear their `reward`, `terminated`, `truncated`
         and `won`.
         """
 
     @abstractmethod
     def step(self, actions: NDArray[np.int64]) -> None:
-        """Make one step in every copy; `actions` has shape (B, A). Writes all arrays above.
+        """Make one step in every copy; `actions` has shape (B, A). Write all arrays above.
 
         Raises:
             ValueError: an action that is not available, an action array of another shape, or a copy whose episode
@@ -137,7 +138,7 @@ class Env(ABC):
         """
 
     def send(self, actions: NDArray[np.int64], copies: Copies) -> None:
-        """Begin a step in these copies, with `actions` (n, A). A copy's arrays are valid again once `recv` names it.
+        """Begin a step in these copies, with `actions` (n, A). A copy's arrays are valid again once `recv` returns it.
 
         Raises:
             ValueError: as `step`.
@@ -151,29 +152,29 @@ class Env(ABC):
         self.reset(which)
 
     def recv(self) -> Copies:
-        """Wait for copies whose step or reset is made, and return their numbers.
+        """Wait for copies whose step or reset is done, and return their indices.
 
-        There may be none after a while, so that a caller is not held up by copies that are slow.
+        After a while it may return none, so that slow copies do not block the caller.
         """
         return ALL
 
     def snapshot(self) -> dict[str, NDArray[Any]] | None:
-        """Return copies of the whole state, random generators included, for `restore`; None if that is not possible.
+        """Return a copy of the whole state, including random generators, for `restore`; None if that is not possible.
 
-        By default it is not: the game runs elsewhere, and cannot be asked.
+        The default returns None, for games that run elsewhere and do not give their state.
         """
         return None
 
     def restore(self, snapshot: dict[str, NDArray[Any]]) -> None:
-        """Go on from a snapshot of an environment that was made with the same arguments.
+        """Continue from a snapshot of an environment that was made with the same arguments.
 
         Raises:
-            ValueError: it is the snapshot of something else; nothing has been changed then.
+            ValueError: the snapshot is of something else; nothing has been changed then.
         """
         raise ValueError(f"{self!r} takes no snapshots")
 
     def failed_copies(self) -> NDArray[np.bool_] | None:
-        """Return which copies (B,) lost their episode in the last step, by a crash; they are at the start of another.
+        """Return which copies (B,) lost their episode in the last step by a crash; they are at the start of a new one.
 
         The default is None: no copy ever fails.
         """
@@ -184,7 +185,7 @@ class Env(ABC):
 
 
 class TimedEnv(Env):
-    """An environment that makes a step at once, and shows it at a later time: one thread can wait for many of them."""
+    """An environment that makes a step at once and shows it later, so that one thread can wait for many of them."""
 
     @abstractmethod
     def begin_step(self, actions: NDArray[np.int64]) -> float:
@@ -210,9 +211,9 @@ class TimedEnv(Env):
 
 
 def preload(make: Callable[..., Env]) -> None:
-    """Do as `Env.preload` for what a factory makes: a class that has something to load, or a partial function of one.
+    """Call `Env.preload` for a factory that is a class which overrides it, or a partial function of such a class.
 
-    An environment that is a process, or starts some, has nothing to load here.
+    An environment that is a process, or starts processes, has nothing to load here.
     """
     kind = make.func if isinstance(make, partial) else make
     if isinstance(kind, type) and issubclass(kind, Env) and kind.preload is not Env.preload:

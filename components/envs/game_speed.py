@@ -1,7 +1,7 @@
-"""An environment that takes the time of the real game, so that workers can be measured without it.
+"""An environment whose steps take as long as those of the real game, so that workers can be measured without it.
 
-StarCraft II under SMAC makes in the order of 100 steps a second, as its users report. Its steps are not all alike: now
-and then one takes several times as long. The durations here have this shape; they are drawn, not recorded:
+Users report on the order of 100 steps per second for StarCraft II under SMAC. Its steps are not all alike: now and then
+one takes several times as long. The durations here have such a distribution; they are drawn, not recorded:
 
     96 % of the steps    uniform between 6 and 12 ms
     4 %, the stragglers  uniform between 20 and 50 ms
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from components.envs.base import Env, TimedEnv
 
 STRAGGLERS = 0.04
-"""Part of the steps that are stragglers."""
+"""Share of the steps that are stragglers."""
 USUAL_S = (0.006, 0.012)
 """Shortest and longest usual step, in seconds."""
 STRAGGLER_S = (0.020, 0.050)
@@ -28,20 +28,19 @@ MEAN_S = (1.0 - STRAGGLERS) * sum(USUAL_S) / 2 + STRAGGLERS * sum(STRAGGLER_S) /
 """Mean duration of a step, in seconds."""
 
 _DRAWN = "game_speed/drawn"
-_STREAM = 0x5EED  # apart from what else is drawn from the same seed
+_STREAM = 0x5EED  # a stream of its own: separate from other draws with the same seed
 
 
 class GameSpeed(TimedEnv):
-    """B copies of an environment, each of whose steps takes as long as one of the real game.
+    """B copies of an environment, whose steps take as long as those of the real game.
 
-    A step waits without using the processor or holding the GIL, until the time that was drawn for it has passed. What
-    the environment itself needs is part of that time. Starting an episode takes no additional time.
+    A step waits until the duration drawn for it has passed, without using the processor or holding the GIL. The time
+    that the environment itself needs is part of that duration. Starting an episode takes no additional time.
 
-    The n-th duration of a copy follows from `seed` and the number of the copy alone: it depends neither on B, nor on
-    actions, nor on the clock.
+    The n-th duration of a copy depends only on `seed` and the number of the copy, not on B, on actions or on the clock.
 
     Args:
-        make: makes the environment, `partial(Skirmish, "8m")`.
+        make: makes the environment, such as `partial(Skirmish, "8m")`.
         n_envs: B.
         seed: of the environment and of the durations.
         copies: how the B copies run. In "parallel" the step of the batch takes as long as its slowest copy, as if each
@@ -88,7 +87,7 @@ class GameSpeed(TimedEnv):
         self._env.preload()
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
-        """Start a new episode in the copies that `which` (B,) names; in all of them without it.
+        """Start a new episode in the copies selected by `which` (B,), or in all copies if it is None.
 
         Raises:
             ValueError: as the environment.
@@ -96,7 +95,7 @@ class GameSpeed(TimedEnv):
         self._env.reset(which)
 
     def begin_step(self, actions: NDArray[np.int64]) -> float:
-        """Make one step in every copy, `actions` (B, A); return when the time that was drawn for it has passed.
+        """Make one step in every copy, `actions` (B, A); return the time at which its drawn duration ends.
 
         Raises:
             ValueError: as the environment; nothing has been stepped or drawn then.
@@ -106,7 +105,7 @@ class GameSpeed(TimedEnv):
         return began + self._duration()
 
     def failed_copies(self) -> NDArray[np.bool_] | None:
-        """Return which copies (B,) lost their episode in the last step, or None if no copy ever does."""
+        """Return which copies (B,) lost their episode in the last step, or None if no copy ever fails."""
         return self._env.failed_copies()
 
     def snapshot(self) -> dict[str, NDArray[Any]] | None:
@@ -115,10 +114,10 @@ class GameSpeed(TimedEnv):
         return None if inner is None else {**inner, _DRAWN: np.array(self._drawn)}
 
     def restore(self, snapshot: dict[str, NDArray[Any]]) -> None:
-        """Go on from a snapshot, with the durations that would have come next.
+        """Continue from a snapshot, with the durations that would have come next.
 
         Raises:
-            ValueError: it is the snapshot of something else; nothing has been changed then.
+            ValueError: the snapshot is of something else; nothing has been changed then.
         """
         if _DRAWN not in snapshot:
             raise ValueError(f"snapshot does not fit {self!r}: it lacks {_DRAWN}")
@@ -136,7 +135,7 @@ class GameSpeed(TimedEnv):
         return self._together([_seconds(generator.random()) for generator in self._generators])
 
     def _generators_after(self, drawn: int) -> list[np.random.Generator]:
-        """Return the generators of all copies, as they are after so many draws."""
+        """Return the generators of all copies, in their state after `drawn` draws."""
         streams = [np.random.SeedSequence(self._seed, spawn_key=(_STREAM, b)) for b in range(self.n_envs)]
         return [np.random.Generator(np.random.PCG64(stream).advance(drawn)) for stream in streams]
 

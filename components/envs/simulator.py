@@ -12,7 +12,7 @@ from components.envs.skirmish.scenarios import Scenario
 
 
 class Skirmish(Battles, Env):
-    """B battles of SMAC or SMACv2 as an `Env`: what `Battles` is, with its sizes in `spec` as well."""
+    """B battles of SMAC or SMACv2 as an `Env`: `Battles`, with its sizes in `spec` as well."""
 
     def __init__(self, scenario: str | Scenario, n_envs: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(scenario, n_envs, **options)
@@ -27,7 +27,7 @@ class Skirmish(Battles, Env):
 
 
 def options_of_flags(*, features: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    """Return the options of `Skirmish` among these that differ from their defaults, as plain values.
+    """Return the given options of `Skirmish` that differ from their defaults, as plain values.
 
     Args:
         features: the fields of `Features` by name.
@@ -41,6 +41,6 @@ def options_of_flags(*, features: Mapping[str, Any], **others: Any) -> dict[str,
 
 
 def flags_of_options(options: Mapping[str, Any]) -> Sequence[str]:
-    """Return the flags that made these options of `options_of_flags`."""
+    """Return the command-line flags from which `options_of_flags` made these options."""
     names = [name for name in options if name != "features"] + list(options.get("features", ()))
     return [f"--{name.replace('_', '-')}" for name in names]

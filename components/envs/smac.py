@@ -1,4 +1,4 @@
-"""StarCraft II itself, through the StarCraft challenge (oxwhirl/smac), where both are installed."""
+"""The real StarCraft II, through the StarCraft challenge (oxwhirl/smac), if both are installed."""
 
 from functools import partial
 from typing import Any
@@ -11,13 +11,13 @@ class Smac(AsyncEnv):
     """B games of StarCraft II on a SMAC map, each in a process of its own: an `AsyncEnv` of `SmacGame`.
 
     Args:
-        map_name: as in SMAC, `8m`.
-        n_envs: how many games, B.
-        seed: of the games; each has its own, and another after a restart.
+        map_name: as in SMAC, such as `8m`.
+        n_envs: number of games, B.
+        seed: seed of the games; each game gets its own seed from it, and another one after a restart.
         min_batch, max_wait_s: as for `AsyncEnv`.
-        step_timeout_s: a step that takes longer hangs.
-        start_timeout_s: likewise for the start of an episode, with which the game itself may have to start.
-        options: whatever else SMAC's `StarCraft2Env` takes.
+        step_timeout_s: a step that takes longer counts as hanging.
+        start_timeout_s: the same for the start of an episode, which may include starting the game itself.
+        options: further arguments of SMAC's `StarCraft2Env`.
 
     Raises:
         ValueError, UsageError, EnvFailed: as `AsyncEnv`.

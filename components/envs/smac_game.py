@@ -1,4 +1,4 @@
-"""One game of StarCraft II, in the process that holds it: the StarCraft challenge as an `Env` of one copy."""
+"""One game of StarCraft II in its own process: the StarCraft challenge as an `Env` of one copy."""
 
 import importlib
 from typing import Any
@@ -13,17 +13,17 @@ ORIGIN = "https://github.com/oxwhirl/smac"
 
 
 class SmacGame(Env):
-    """One game. The game itself starts with the first `reset`.
+    """One game. StarCraft II itself starts with the first `reset`.
 
     Args:
-        map_name: as in SMAC, `8m`.
+        map_name: as in SMAC, such as `8m`.
         n_envs: 1.
         seed: of the game.
-        options: whatever else SMAC's `StarCraft2Env` takes.
+        options: further arguments of SMAC's `StarCraft2Env`.
 
     Raises:
         UsageError: the StarCraft challenge is not installed, or the package `smac` is another one.
-        ValueError: its sizes make no sense, or an array that it shows has another size.
+        ValueError: a size of the game is not positive, or one of its arrays has another shape.
     """
 
     def __init__(self, map_name: str, n_envs: int = 1, *, seed: int = 0, **options: Any) -> None:
@@ -51,7 +51,7 @@ class SmacGame(Env):
         reward, ended, info = self._game.step(actions[0].tolist())
         self._lost[0] = getattr(self._game, "force_restarts", 0) != restarts
         if self._lost[0]:
-            # SMAC survived a crash of the game, and calls this an end like any other; no policy should see it.
+            # SMAC restarted a crashed game, and reports this as a normal end of the episode; no policy should see it.
             self.reset()
             return
         self._show()

@@ -1,4 +1,4 @@
-"""Looking at battles: in the terminal, as pictures, as films. Each is loaded when it is first used."""
+"""Battles shown in the terminal, as pictures and as films. Each part is loaded on first use."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""`orchestra play`: look at battles of a script or a trained policy."""
+"""`orchestra play`: show battles that a script or a trained policy plays."""
 
 import time
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def command(arguments: list[str]) -> int:
 
 
 def _played(played: str, policy: str | None, opponent: str | None, checkpoint: str | None, seed: int) -> "Take":
-    """Return what plays an episode and records it."""
+    """Return a function that plays an episode and records it."""
     from components.viewer.games import game_of, learnt
 
     if not Path(played).is_dir():

@@ -13,11 +13,11 @@ from components.viewer.recording import Battle
 
 @singledispatch
 def figure_of(recorded: Recorded, step: int, *, dpi: float) -> Figure:
-    """Return a figure of what was recorded after `step` steps.
+    """Return a figure of the recording after `step` steps.
 
     Raises:
         IndexError: there was no such step.
-        TypeError: nothing draws this game.
+        TypeError: no function draws this game.
     """
     raise TypeError(f"nothing draws a {type(recorded).__name__}")
 

@@ -1,4 +1,4 @@
-"""Battles as files: a picture for a page, a film for a talk."""
+"""Battles as files: pictures and films."""
 
 import itertools
 import os
@@ -23,15 +23,14 @@ FILMS = (".gif", ".mp4")
 _FILM_DPI = 110.0
 _PRINT_DPI = 300.0
 _COLOURS = 128
-_HELD = 6  # frames that the last one of an episode stays
+_HELD = 6  # frames for which the last one of an episode is shown
 
 
 def check_file(path: Path) -> None:
-    """See that a file of this name can be written, before a battle is played for it.
+    """Check that a file of this name can be written, before a battle is played for it.
 
     Raises:
-        UsageError: its ending is none of those known, its folder is not there or read-only, or it needs ffmpeg, which
-            is not there.
+        UsageError: its suffix is unknown, its folder is missing or read-only, or it needs ffmpeg, which is missing.
     """
     if path.suffix not in PICTURES + FILMS:
         raise UsageError(f"--save: {str(path)!r} must end in one of {', '.join(FILMS + PICTURES)}")
@@ -44,35 +43,35 @@ def check_file(path: Path) -> None:
 
 
 def save_picture(battle: Recorded, path: Path, step: int) -> None:
-    """Write one step as a picture, in the format that its ending names; it is there in full or not at all.
+    """Write one step as a picture, in the format of the suffix of `path`; the file is complete or absent.
 
     Raises:
         IndexError: the battle had no such step.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with replaced(path) as unfinished:
         figure_of(battle, step, dpi=_PRINT_DPI).savefig(unfinished)
 
 
 def save_film(battles: Sequence[Recorded], path: Path, fps: float, stride: int | None = None) -> int:
-    """Write steps of all battles, one frame each and some more of each end; returns how many frames.
+    """Write steps of all battles, one frame each, the last one several times; return the number of frames.
 
     Args:
         battles: recordings.
-        path: its ending says how the film is written.
+        path: its suffix names the format.
         fps: frames per second.
         stride: steps from one frame to the next; that of the recording by default.
 
     Raises:
-        UsageError: ffmpeg failed; it says why.
-        OSError: it cannot be written.
+        UsageError: ffmpeg failed; the message says why.
+        OSError: the file cannot be written.
     """
     with replaced(path) as unfinished:
         return (_write_gif if path.suffix == ".gif" else _write_mp4)(_images(battles, stride), unfinished, fps)
 
 
 def _images(battles: Sequence[Recorded], stride: int | None) -> Iterator[NDArray[np.uint8]]:
-    """(height, width, 3) each, all of the size of the first: battles of drawn armies may need other sections."""
+    """Yield images (height, width, 3), all of the size of the first, because figures of random armies may differ."""
     size: tuple[int, int] | None = None
     for battle in battles:
         for frame in watched(battle, stride):
@@ -92,19 +91,19 @@ def _write_gif(images: Iterator[NDArray[np.uint8]], path: Path, fps: float) -> i
     frames: list[Image.Image] = []
     for image in images:
         picture = Image.fromarray(image)
-        # One palette for all, or colours would flicker; without dithering still ground stays still.
+        # One palette for all, or colours would flicker; no dithering, so that unchanged ground looks unchanged.
         if frames:
             frames.append(picture.quantize(palette=frames[0], dither=Image.Dither.NONE))
         else:
             frames.append(picture.quantize(_COLOURS, dither=Image.Dither.NONE))
-    duration = max(round(1000.0 / fps), 20)  # viewers take less for a mistake, and show such films slowly
+    duration = max(round(1000.0 / fps), 20)  # viewers treat less as an error, and show such films slowly
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=True)
     return len(frames)
 
 
 def _write_mp4(images: Iterator[NDArray[np.uint8]], path: Path, fps: float) -> int:
     first = next(images)
-    height, width = (side - side % 2 for side in first.shape[:2])  # the usual encoding knows only even sizes
+    height, width = (side - side % 2 for side in first.shape[:2])  # the usual encoding supports only even sizes
     words = ["ffmpeg", "-loglevel", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
     words += ["-r", str(fps), "-i", "-", "-pix_fmt", "yuv420p", str(path)]
     count = 0
@@ -117,7 +116,7 @@ def _write_mp4(images: Iterator[NDArray[np.uint8]], path: Path, fps: float) -> i
                 count += 1
         except BrokenPipeError:
             pass  # the encoder ended early: its own message is part of the error below
-        with suppress(BrokenPipeError):  # likewise, with the last of it still unsent
+        with suppress(BrokenPipeError):  # the same, with the last data still unsent
             ffmpeg.stdin.close()
         said = ffmpeg.stderr.read().decode(errors="replace").strip()
         if ffmpeg.wait() != 0:

@@ -1,4 +1,4 @@
-"""The games that can be watched: how each is opened, who plays it, and how it is recorded."""
+"""The games that can be shown: how each is opened, played and recorded."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Game(Generic[E, P]):
-    """A kind of environment, and what makes, plays and records episodes of one copy of it."""
+    """A kind of environment, and the functions that make it and that play and record episodes of one copy."""
 
     kind: type[E]
     prefix: str
-    """With which names of its scenarios begin on the command line."""
+    """The prefix of its scenarios' names on the command line."""
     opened: Callable[[str, str | None, int], E]
-    """Makes it, of a scenario, who commands the other side (None for the usual one), and a seed."""
+    """Makes the environment from a scenario, the opponent on the other side (None for the default), and a seed."""
     players: Mapping[str, Callable[[E, np.random.Generator], P]]
     usual: str
-    """The player where none is named."""
+    """The default player."""
     policy_player: Callable[[ActingPolicy], Callable[[E, np.random.Generator], P]]
     record: Callable[[E, P], Recorded]
 
     def script(self, scenario: str, policy: str | None, opponent: str | None, seed: int) -> Take:
-        """Return what plays a scenario by a script.
+        """Return a function that plays a scenario by a script.
 
         Raises:
             UsageError: there is no such scenario, script or opponent.
@@ -56,7 +56,7 @@ class Game(Generic[E, P]):
         return self._take(env, self.players[policy or self.usual])
 
     def learnt(self, env: Env, policy: ActingPolicy) -> Take | None:
-        """Return what plays an environment by a policy; None if it is another kind of environment."""
+        """Return a function that plays an environment by a policy; None if it is another kind of environment."""
         return self._take(env, self.policy_player(policy)) if isinstance(env, self.kind) else None
 
     def _take(self, env: E, make: Callable[[E, np.random.Generator], P]) -> Take:
@@ -103,7 +103,7 @@ def game_of(name: str) -> tuple[Game[Any, Any], str]:
 
 
 def learnt(env: Env, policy: ActingPolicy) -> Take | None:
-    """Return what plays an environment of a run by its policy; None if it is none that can be watched."""
+    """Return a function that plays an environment of a run by its policy; None if it cannot be shown."""
     inner = env.at_full_speed if isinstance(env, GameSpeed) else env
     takes = (game.learnt(inner, policy) for game in GAMES)
     return next((take for take in takes if take is not None), None)

@@ -1,4 +1,4 @@
-"""One step of a battle as a figure, fit to be printed. Distances are in cells of the map."""
+"""One step of a battle as a printable figure. Distances are in cells of the map."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from components.envs.skirmish.terrain import MAP_SIZE, VOID_HEIGHT
 from components.envs.skirmish.units import UnitType
 from components.viewer.recording import Battle, Frame
 
-# Okabe and Ito's palette: told apart by the colour-blind. Outlines differ, too, for those who print in grey.
+# Okabe and Ito's palette, which colour-blind people can tell apart. Outlines differ too, for prints in grey.
 ALLY, ENEMY = "#0072b2", "#d55e00"
 _HEALTH, _SHIELD, _ENERGY, _EMPTY = "#ffffff", "#8fd3ff", "#f5a8d0", "#1c1c1c"
 _HEAL = "#009e73"
@@ -27,12 +27,12 @@ _VOID, _CLIFF, _SEEN, _DARK, _HIGH = "#a9adb3", "#8a8e95", "#fbfaf6", "#e2dfd6",
 _FINE = 600  # pixels of the ground across the picture
 _WIDTH = 7.2  # inches, of a page's text
 _HEADER, _FOOTER = 0.34, 0.40  # inches
-_AROUND = 3.0  # cells shown round where units ever are
-_NARROWEST = 16.0  # cells across
+_AROUND = 3.0  # cells shown around all positions of units
+_NARROWEST = 16.0  # least width in cells
 
 
 def _regular(corners: int, turned: float = 0.0, inner: float = 1.0) -> NDArray[np.float64]:
-    """Corners of a polygon round the origin; of a star, where every other is further in."""
+    """Return the corners of a polygon around the origin; of a star if `inner` is below 1."""
     angles = np.pi / 2 + np.deg2rad(turned) + np.arange(corners) * 2 * np.pi / corners
     radii = np.where(np.arange(corners) % 2 == 1, inner, 1.0)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1) * radii[:, None]
@@ -61,9 +61,9 @@ _SHAPES = {
 def battle_figure(battle: Battle, step: int, *, dpi: float = 160.0) -> Figure:
     """Return a figure of the battle after `step` steps. The caller owns it and may change or save it.
 
-    Allies are blue, enemies vermilion with dark outlines; each bears the number that actions know it by. Its shape
-    tells its type, the bars in it health (white), shield (light blue) and energy (pink), the notch where it looks.
-    Lines are the shots of the step, dashed ones healing, crosses the dead. What no ally sees lies in shade.
+    Allies are blue, enemies vermilion with dark outlines. Each unit has the number that actions use for it. Its shape
+    shows its type, its bars health (white), shield (light blue) and energy (pink), its notch the direction it faces.
+    Lines are the attacks of the step, dashed lines healing, crosses dead units. Ground that no ally sees is shaded.
 
     Raises:
         IndexError: the battle had no such step.
@@ -88,7 +88,7 @@ def battle_figure(battle: Battle, step: int, *, dpi: float = 160.0) -> Figure:
 
 
 def _bounds(battle: Battle) -> tuple[float, float, float, float]:
-    """The part of the map round where units ever are, the same for every step."""
+    """Return the part of the map around all positions of units, the same for every step."""
     x = np.concatenate([frame.units["x"] for frame in battle.frames])
     y = np.concatenate([frame.units["y"] for frame in battle.frames])
     width = max(float(np.ptp(x)) + 2 * _AROUND, _NARROWEST)
@@ -99,12 +99,12 @@ def _bounds(battle: Battle) -> tuple[float, float, float, float]:
 
 
 def _ground(axes: Axes, battle: Battle, frame: Frame, bounds: tuple[float, float, float, float]) -> None:
-    """Cells that can be walked on, lit where an ally sees them."""
+    """Draw the ground, lit where an ally sees it."""
     terrain = battle.scenario.terrain
     west, east, south, north = bounds
     x = np.linspace(west, east, _FINE)[None, :]
     y = np.linspace(south, north, round(_FINE * (north - south) / (east - west)))[:, None]
-    # Distance of each point beyond the sight range of the unit that comes nearest to seeing it.
+    # Distance of each point beyond the sight range of the ally that is nearest to seeing it.
     beyond = np.full((y.size, x.size), np.inf)
     for unit, sight in zip(frame.units[: battle.n_agents], battle.sight, strict=True):
         if unit["health"] > 0.0:
@@ -138,13 +138,13 @@ def _strikes(axes: Axes, battle: Battle, frame: Frame) -> None:
     ends = np.array([_edge(battle, frame, strike.by, strike.to) for strike in frame.strikes])
     colours = [_HEAL if s.heals else ALLY if s.by < battle.n_agents else ENEMY for s in frame.strikes]
     styles = [(0, (2.0, 1.5) if strike.heals else None) for strike in frame.strikes]
-    # Above the dead and below the living, whose bodies hide the ends; a dot says where a shot arrives.
+    # Above dead units and below living ones, whose bodies hide the ends; a dot marks where a shot arrives.
     axes.add_collection(LineCollection(lines, colors=colours, linestyles=styles, linewidths=1.1, alpha=0.75, zorder=3))
     axes.scatter(ends[:, 0], ends[:, 1], s=12, color=colours, edgecolors="white", linewidths=0.5, zorder=6)
 
 
 def _edge(battle: Battle, frame: Frame, by: int, to: int) -> tuple[float, float]:
-    """Where the line from one unit meets the other's body."""
+    """Return the point where the line from one unit meets the other's body."""
     units = frame.units
     dx, dy = units["x"][by] - units["x"][to], units["y"][by] - units["y"][to]
     share = min(_size(battle.types[to]) / max(float(np.hypot(dx, dy)), 1e-6), 1.0)
@@ -156,7 +156,7 @@ def _size(kind: UnitType) -> float:
 
 
 def _units(axes: Axes, battle: Battle, frame: Frame, points_per_cell: float) -> None:
-    """Each with all that belongs to it above the one before; flyers over all others, and translucent."""
+    """Draw the living units, each with all its parts above the previous one; flyers above all others, translucent."""
     standing = np.flatnonzero(frame.units["health"] > 0.0)
     for k, i in enumerate(sorted(standing, key=lambda i: battle.types[i].layer == "air")):
         unit, kind, agent = frame.units[i], battle.types[i], i < battle.n_agents
@@ -179,14 +179,14 @@ def _shape(kind: UnitType) -> NDArray[np.float64]:
 
 
 def _notch(unit: Any, size: float) -> NDArray[np.float64]:
-    """A small triangle on the side where the unit looks."""
+    """Return a small triangle on the side that the unit faces."""
     ahead = np.array([unit["facing_x"], unit["facing_y"]])
     aside = np.array([-ahead[1], ahead[0]])
     return np.stack([ahead * 1.35, ahead * 0.85 + aside * 0.4, ahead * 0.85 - aside * 0.4]) * size
 
 
 def _bars(unit: Any, kind: UnitType, size: float) -> list[tuple[tuple[float, float], float, float, str]]:
-    """(corner, width, height, colour) of the bars in the lower half of one unit, from the lowest."""
+    """Return (corner, width, height, colour) of the bars in the lower half of one unit, from the lowest."""
     rows = [(unit["health"] / kind.health, _HEALTH)]
     if kind.shield > 0.0:
         rows.append((unit["shield"] / kind.shield, _SHIELD))
@@ -212,7 +212,7 @@ def _header(figure: Figure, battle: Battle, frame: Frame, y: float) -> None:
 
 
 def _legend(figure: Figure, battle: Battle, frame: Frame, total: float) -> None:
-    """Each side's types, with how many of them stand."""
+    """Draw each side's types, with the numbers of living units."""
     axes = figure.add_axes((0.0, 0.0, 1.0, _FOOTER / total))
     axes.set(xlim=(0.0, _WIDTH), ylim=(0.0, _FOOTER))
     axes.set_axis_off()
@@ -228,7 +228,7 @@ def _legend(figure: Figure, battle: Battle, frame: Frame, total: float) -> None:
 
 
 def _counted(battle: Battle, frame: Frame, members: Sequence[int]) -> list[tuple[UnitType, str]]:
-    """Every type of a side, with how many of how many stand."""
+    """Return every type of a side, with its name and the numbers of living and of all units."""
     counts = Counter(battle.types[i] for i in members)
     standing = Counter(battle.types[i] for i in members if frame.units["health"][i] > 0.0)
     return [(kind, f"{kind.name} {standing[kind]}/{n}") for kind, n in counts.items()]

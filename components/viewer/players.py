@@ -1,4 +1,4 @@
-"""Who plays the battles that are watched: scripts that read positions, chance, or a policy that has learnt.
+"""Players of the battles that are shown: scripts that read positions, random actions, or a trained policy.
 
 Shapes: A agents, N units (agents first), U actions. One battle at a time.
 """
@@ -20,7 +20,7 @@ PlayerFactory = Callable[[Skirmish, np.random.Generator], Player]
 
 
 def random_player(env: Skirmish, rng: np.random.Generator) -> Player:
-    """Any available action, each as likely."""
+    """Return a player that draws available actions with equal probability."""
 
     def play(env: Skirmish) -> NDArray[np.int64]:
         chosen: NDArray[np.int64] = np.argmax(rng.random(env.available.shape) * env.available, axis=2)
@@ -30,7 +30,9 @@ def random_player(env: Skirmish, rng: np.random.Generator) -> Player:
 
 
 def attacker(dislike: Callable[[Skirmish, int], NDArray[np.float64]]) -> PlayerFactory:
-    """Attack the enemy in reach with the least `dislike`, else walk towards the nearest. Healers do so with friends.
+    """Return players that attack the enemy in range with the least `dislike`, else walk towards the nearest enemy.
+
+    Healers do the same with friends.
 
     Args:
         dislike: a function from an environment and an agent to the agent's dislike (N,) of every unit.
@@ -43,13 +45,13 @@ def attacker(dislike: Callable[[Skirmish, int], NDArray[np.float64]]) -> PlayerF
 
 
 def _strength(env: Skirmish, agent: int) -> NDArray[np.float64]:
-    """(N,): health and shield of every unit."""
+    """Return the sum of health and shield of every unit (N,)."""
     strength: NDArray[np.float64] = env.units["health"][0] + env.units["shield"][0]
     return strength
 
 
 def policy_player(policy: ActingPolicy) -> PlayerFactory:
-    """A policy of one's own, greedily."""
+    """Return players that act greedily by a policy."""
 
     def make(env: Skirmish, rng: np.random.Generator) -> Player:
         hidden = policy.initial_hidden(1)
@@ -66,20 +68,20 @@ def policy_player(policy: ActingPolicy) -> PlayerFactory:
 
 
 def _distances(env: Skirmish, agent: int) -> NDArray[np.float64]:
-    """(N,) from one agent to every unit, in cells."""
+    """Return the distances (N,) from one agent to every unit, in cells."""
     units = env.units[0]
     distances: NDArray[np.float64] = np.hypot(units["x"] - units["x"][agent], units["y"] - units["y"][agent])
     return distances
 
 
 def _approach(env: Skirmish, agent: int, dislike: NDArray[np.float64]) -> int:
-    """Act on the target in reach with the least `dislike` (N,); without one, go where the nearest is."""
+    """Return the action on the target in range with the least `dislike` (N,), or else a move towards the nearest."""
     units, available = env.units[0], env.available[0, agent]
     if available[NO_OP]:
         return NO_OP
     agents = env.spec.n_agents
     heals = env.kinds["healing"][0, agent] > 0.0
-    others = np.arange(agents) if heals else np.arange(agents, len(units))  # what attack actions count through
+    others = np.arange(agents) if heals else np.arange(agents, len(units))  # the units that attack actions number
     within = np.flatnonzero(available[FIRST_TARGET:])
     if len(within):
         return int(FIRST_TARGET + within[np.argmin(dislike[others[within]])])
@@ -99,4 +101,4 @@ PLAYERS: dict[str, PlayerFactory] = {
     "nearest": attacker(_distances),
     "weakest": attacker(_strength),
 }
-"""By the names that the command line uses."""
+"""Players by their names on the command line."""

@@ -1,4 +1,4 @@
-"""What the recordings of all games have in common, so that they are shown and saved by the same code."""
+"""The common interface of the recordings of all games, so that the same code shows and saves them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,11 +9,11 @@ class Shown(Protocol):
 
     @property
     def step(self) -> int:
-        """Its number; 0 is the start."""
+        """The number of the step; 0 is the start."""
 
     @property
     def reward(self) -> float:
-        """The team's, summed over the episode so far."""
+        """The team's reward, summed over the episode so far."""
 
     @property
     def outcome(self) -> str:
@@ -21,7 +21,7 @@ class Shown(Protocol):
 
     @property
     def activity(self) -> int:
-        """How much is going on."""
+        """A measure of how much happens in the step."""
 
 
 class Recorded(Protocol):
@@ -29,11 +29,11 @@ class Recorded(Protocol):
 
     @property
     def frames(self) -> Sequence[Shown]:
-        """One for each step, by its number."""
+        """One frame for each step, in the order of steps."""
 
     @property
     def stride(self) -> int:
-        """Steps from one frame of a film to the next, where nothing else is asked for."""
+        """Default number of steps from one frame of a film to the next."""
 
     def busiest(self) -> int:
         """Return the first step with the most activity: the one that a single picture shows."""

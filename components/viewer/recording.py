@@ -16,12 +16,12 @@ from components.viewer.players import Player
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One unit did something to another during a step."""
+    """One unit attacked or healed another during a step."""
 
     by: int
     to: int
     heals: bool = False
-    """It gave health, instead of taking it."""
+    """True if it healed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class Frame:
     step: int
     units: NDArray[Any]  # (N,) of skirmish.records.UNIT
     strikes: tuple[Strike, ...]
-    """Those of the step that has just been made."""
+    """The strikes of the step that has just been made."""
     reward: float
-    """The sum of the episode so far."""
+    """The sum of rewards of the episode so far."""
     outcome: str = ""
     """`won`, `lost`, or `time is up`, in the last frame; empty before."""
 
     @property
     def activity(self) -> int:
-        """Attacks in the step."""
+        """Number of attacks and healings in the step."""
         return len(self.strikes)
 
 
@@ -56,16 +56,16 @@ class Battle:
 
     @property
     def n_agents(self) -> int:
-        """How many of the units are the agents'."""
+        """Number of units that are agents."""
         return len(self.sight)
 
     @property
     def stride(self) -> int:
-        """Every step is a frame of a film."""
+        """Steps per frame of a film: 1, so that every step is shown."""
         return 1
 
     def busiest(self) -> int:
-        """Return the first step with the largest share of attacking units: the step that a single picture shows."""
+        """Return the first step with the most strikes: the step that a single picture shows."""
         return max(self.frames, key=lambda frame: frame.activity).step
 
 
@@ -105,9 +105,9 @@ def _outcome(env: Skirmish) -> str:
 
 
 def _strikes(before: NDArray[Any], after: NDArray[Any], kinds: NDArray[Any], ticks: int) -> tuple[Strike, ...]:
-    """Who shot at whom, or healed whom, in the ticks between two looks.
+    """Return the attacks and healings in the ticks between two frames.
 
-    Cooldowns fall by one a tick and stop at zero, or with their unit's life; only a shot makes them rise.
+    A cooldown falls by one per tick until it is zero or its unit dies; only an attack raises it.
     """
     fallen = np.where(after["health"] > 0.0, np.maximum(before["cooldown"] - ticks, 0.0), before["cooldown"])
     shot = after["cooldown"] > fallen + 1e-6

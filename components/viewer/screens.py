@@ -13,10 +13,10 @@ from components.viewer.recording import Battle
 
 @singledispatch
 def screen_of(recorded: Recorded, frame: Shown) -> RenderableType:
-    """Return what the terminal shows of a frame.
+    """Return the text of a frame for the terminal.
 
     Raises:
-        TypeError: nothing shows this game.
+        TypeError: no function shows this game.
     """
     raise TypeError(f"nothing shows a {type(recorded).__name__}")
 

@@ -1,4 +1,4 @@
-"""A battle in the terminal: the map in letters, and every unit's health beneath."""
+"""A battle in the terminal: the map in letters, and every unit's health below it."""
 
 from collections.abc import Iterator
 
@@ -17,9 +17,10 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def show(battle: Battle, frame: Frame) -> RenderableType:
-    """One step: a cell of the map is two characters, the letter of a unit's type and its number.
+    """Return one step as text. A cell of the map is two characters: the letter of a unit's type and its number.
 
-    Of units in one cell the first is shown; all are listed with their health and shield, and whom they struck.
+    Of several units in a cell, the first living one is shown. All units are listed with their health, shield and
+    targets.
     """
     seconds = frame.step * battle.seconds_per_step
     parts = (battle.scenario.name, f"step {frame.step}/{battle.limit}", f"{seconds:.1f} s")
@@ -67,7 +68,7 @@ def _side(battle: Battle, frame: Frame, agents: bool) -> Iterator[Text]:
 
 
 def _name(battle: Battle, i: int) -> str:
-    """A type's letter and the unit's number: small for allies, large for enemies, so that no colour is needed."""
+    """Return a type's letter (lower case for allies, upper case for enemies, so colour is not needed) and a number."""
     letter = battle.types[i].name[0]
     return f"{letter}{i}" if i < battle.n_agents else f"{letter.upper()}{i - battle.n_agents}"
 

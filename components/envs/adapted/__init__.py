@@ -1,1 +1,1 @@
-"""Environments of others, Gymnasium's and PettingZoo's, as an `Env`. Their packages are extras."""
+"""Environments of Gymnasium and PettingZoo as an `Env`. Their packages are extras."""

@@ -1,4 +1,4 @@
-"""What environments of others have in common as an `Env`: arrays of their declared fields, seeds, and their limit."""
+"""Common parts of adapted environments: arrays of their declared fields, seeds, and episode limits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,15 +12,15 @@ from orchestra import UsageError
 
 
 def seed_of(seed: int, copy: int) -> int:
-    """Return the seed of a copy: of its first `reset`. Later ones go on with its generator."""
+    """Return the seed for the first `reset` of a copy. Later resets continue with the copy's generator."""
     return int(np.random.SeedSequence(seed, spawn_key=(copy,)).generate_state(1)[0]) >> 1
 
 
 def limit_of(declared: int | None, given: int | None, whose: str) -> int:
-    """Return the steps after which an episode is cut: those that are given, or else those that are declared.
+    """Return the number of steps after which an episode is cut: the given one, or else the declared one.
 
     Raises:
-        UsageError: neither says.
+        UsageError: there is neither.
     """
     limit = given or declared
     if limit is None:
@@ -55,7 +55,7 @@ class FieldEnv(Env):
         return self._arrays
 
     def _check_finite(self) -> None:
-        """Raise `ValueError` if a field that is shown is not finite, with its name."""
+        """Raise `ValueError`, with the name of the field, if a field is not finite."""
         for name in self._floats:
             array = self._arrays[name]
             if not np.isfinite(array).all():
@@ -80,7 +80,7 @@ def number(reward: Any) -> float:
     """Return a reward as a number.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number.
     """
     try:
         return float(reward)
@@ -89,7 +89,7 @@ def number(reward: Any) -> float:
 
 
 def checked_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return a mask of actions, in each row of which one is available.
+    """Return an action mask, after checking that each row has an available action.
 
     Raises:
         ValueError: it has another shape, or no action is available.

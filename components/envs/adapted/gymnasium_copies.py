@@ -1,4 +1,4 @@
-"""Environments of Gymnasium as an `Env` (extra `gymnasium`): B copies, each an object of its own."""
+"""Gymnasium environments as an `Env` (extra `gymnasium`): B copies, each a separate object."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +15,9 @@ from components.envs.base import EnvSpec
 class GymnasiumCopies(FieldEnv):
     """B copies of a Gymnasium environment, which is one agent.
 
-    The first reset of copy i has the seed `seed_of(seed, i)`, and later ones have none, as Gymnasium advises. The last
-    observation of an episode is what the environment returned with it. `info["action_mask"]` (U,) is which actions of a
-    Discrete are available, and `info["is_success"]` of the last step is whether the episode is won.
+    The first reset of copy i gets the seed `seed_of(seed, i)`; later ones get none, as Gymnasium advises. The last
+    observation of an episode is the one that the environment returned with the last step. `info["action_mask"]` (U,)
+    marks the available actions of a Discrete. `info["is_success"]` of the last step tells whether the episode is won.
 
     Args:
         make: makes one environment.
@@ -26,7 +26,7 @@ class GymnasiumCopies(FieldEnv):
         episode_limit: steps after which an episode is cut; by default those of its TimeLimit.
 
     Raises:
-        UsageError: a space is not supported, or the environment names no limit and none is given.
+        UsageError: a space is not supported, or the environment declares no limit and none is given.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class GymnasiumCopies(FieldEnv):
             self.available[b, 0] = True
 
     def _shown(self) -> None:
-        """Check what all copies show, and derive the state of it."""
+        """Check the fields of all copies, and derive the state from the observations."""
         self._check_finite()
         if self._has_state:
             self.state[:] = self.obs[:, 0]
 
 
 def agent_spec(env: Any, seen: Any, done: Any, limit: int) -> tuple[EnvSpec, tuple[Part, ...], Does]:
-    """Return the spec of an environment that is one agent with these spaces, what it sees, and what it does.
+    """Return the spec, the observation fields and the action of a single-agent environment with these spaces.
 
     Raises:
         UsageError: a space is not supported.
@@ -108,13 +108,13 @@ def agent_spec(env: Any, seen: Any, done: Any, limit: int) -> tuple[EnvSpec, tup
 
 
 def name_of(env: Any) -> str:
-    """Return what an environment is called."""
+    """Return the name of an environment."""
     spec = env.spec
     return str(spec.id if spec is not None else type(env.unwrapped).__name__)
 
 
 def declared_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """Return the steps after which the environment cuts an episode; None if it does not say."""
-    if env.has_wrapper_attr("_max_episode_steps"):  # of a TimeLimit, which may stand anywhere among the wrappers
+    """Return the number of steps after which the environment cuts an episode; None if it declares none."""
+    if env.has_wrapper_attr("_max_episode_steps"):  # of a TimeLimit, which may be anywhere among the wrappers
         return int(env.get_wrapper_attr("_max_episode_steps"))
     return None if env.spec is None else env.spec.max_episode_steps

@@ -1,8 +1,8 @@
-"""Vector environments of Gymnasium as an `Env` (extra `gymnasium`), whichever way they begin episodes anew.
+"""Gymnasium vector environments as an `Env` (extra `gymnasium`), with any autoreset mode.
 
-`metadata["autoreset_mode"]` says which: in the step after the end of an episode, whose action is ignored; in the step
-of the end itself; or when told. In all three an episode's last observation is its own, and nothing is recorded between
-two episodes. B copies.
+`metadata["autoreset_mode"]` names the mode. A new episode begins in the step after the end of the previous one, which
+ignores its action; in the step that ends the previous one; or on an explicit reset. In all three modes, the last
+observation of an episode is its own, and nothing is recorded between two episodes. B copies.
 """
 
 from typing import Any, ClassVar
@@ -21,17 +21,17 @@ _NONE = np.empty(0, np.int64)
 
 
 class VectorCopies(FieldEnv):
-    """A vector environment that begins an episode in the copies it is told to, `AutoresetMode.DISABLED`.
+    """A vector environment whose copies are reset explicitly, `AutoresetMode.DISABLED`.
 
-    All copies follow from one seed, that of the first reset.
+    One seed determines all copies: that of the first reset.
 
     Args:
         envs: the vector environment.
         seed: of all copies.
-        episode_limit: steps after which it cuts an episode; by default those it names.
+        episode_limit: steps after which it cuts an episode; by default the limit that it declares.
 
     Raises:
-        UsageError: a space is not supported, or it names no limit and none is given.
+        UsageError: a space is not supported, or it declares no limit and none is given.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], *, seed: int = 0, episode_limit: int | None = None) -> None:
@@ -82,7 +82,7 @@ class VectorCopies(FieldEnv):
             flags[copies] = False
 
     def _take(self, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any], at: Copies) -> None:
-        """Take over a step of these copies."""
+        """Copy the results of a step for these copies."""
         rewards = np.asarray(reward)
         if rewards.shape != (self.n_envs,):
             raise ValueError(f"reward: expected shape {(self.n_envs,)}, got {rewards.shape}")
@@ -113,7 +113,7 @@ class VectorCopies(FieldEnv):
             self.available[at, 0] = self._masks(infos)[at]
 
     def _masks(self, infos: dict[str, Any]) -> NDArray[np.bool_]:
-        """Return which actions are available (B, U): all where the infos do not say."""
+        """Return which actions are available (B, U); all of a copy if the infos have no mask for it."""
         masks = np.ones((self.n_envs, self._does.n_actions), np.bool_)
         if "action_mask" in infos:
             said = np.asarray(infos.get("_action_mask", np.ones(self.n_envs, np.bool_)))
@@ -125,7 +125,7 @@ class VectorCopies(FieldEnv):
 class SameStepCopies(VectorCopies):
     """A vector environment that begins the next episode in the step that ends one, `AutoresetMode.SAME_STEP`.
 
-    What it shows of the next episode is kept until `reset` names the copy.
+    The arrays of the next episode are kept until the copy is reset.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], *, seed: int = 0, episode_limit: int | None = None) -> None:
@@ -164,8 +164,8 @@ class SameStepCopies(VectorCopies):
 class NextStepCopies(VectorCopies):
     """A vector environment that begins an episode in the step after the end of one, `AutoresetMode.NEXT_STEP`.
 
-    A copy that begins an episode takes part in a step of the others, and is received with them: it has made none. So
-    copies are not in lock-step.
+    A copy begins an episode during a step of the others and is received with them, but makes no step itself. So copies
+    are not in lock-step.
     """
 
     lock_step: ClassVar[bool] = False
@@ -234,7 +234,7 @@ def vector_copies(envs: VectorEnv[Any, Any, Any], *, seed: int, episode_limit: i
     """Return a vector environment as an `Env`.
 
     Raises:
-        UsageError: it does not say how it begins episodes anew, or as `VectorCopies`.
+        UsageError: it declares no autoreset mode, or as `VectorCopies`.
     """
     mode = envs.metadata.get("autoreset_mode")
     if mode not in _MODES:
@@ -260,7 +260,7 @@ def _flags(given: Any, n: int) -> NDArray[np.bool_]:
 
 
 def _row(value: Any, b: int) -> Any:
-    """Return the part of copy `b` of a batch of observations, or of an object array of them."""
+    """Return the observation of copy `b` from a batch of observations, or from an object array of them."""
     if isinstance(value, dict):
         return {key: _row(part, b) for key, part in value.items()}
     return tuple(_row(part, b) for part in value) if isinstance(value, tuple) else value[b]

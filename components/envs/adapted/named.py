@@ -1,4 +1,4 @@
-"""Environments by name, as `--env` takes them: gymnasium:ID, pettingzoo:MODULE, or a function of one's own.
+"""Environments by name, as `--env` takes them: gymnasium:ID, pettingzoo:MODULE, or a user's function.
 
 A name is `skirmish` or `smac`, which the experiment makes itself, or one of these:
 
@@ -8,9 +8,9 @@ A name is `skirmish` or `smac`, which the experiment makes itself, or one of the
     MODULE:FUNCTION                     a function of a module that can be imported
     FILE.py:FUNCTION                    a function of a file
 
-The function takes its arguments by keyword and returns an environment of Gymnasium or PettingZoo, wrapped as it likes.
-One with a parameter `num_envs` returns a vector environment of so many copies. One with parameters `n_envs` and `seed`
-returns an `Env`.
+The function takes keyword arguments and returns an environment of Gymnasium or PettingZoo, with any wrappers. One with
+a parameter `num_envs` returns a vector environment of that many copies. One with parameters `n_envs` and `seed` returns
+an `Env`.
 """
 
 import ast
@@ -31,24 +31,24 @@ OURS = ("skirmish", "smac")
 """Names of the environments of this package."""
 FORMS = "skirmish, smac, air_combat:MAP, gymnasium:ID, pettingzoo:MODULE, MODULE:FUNCTION or FILE.py:FUNCTION"
 KINDS = ("air_combat", "gymnasium", "pettingzoo")
-"""What stands before the colon of a name that is no function's."""
+"""The prefixes before the colon of names that are not names of functions."""
 OPPONENTS = tuple(rule for rule in get_args(Rule) if rule != "ordered")
 """Rules that command the other side of an air combat."""
 Rewards = Literal["each", "mean", "sum"]
-"""Of several agents: a reward for each, or the team's, the mean or the sum of theirs."""
+"""For several agents: a reward for each agent, or a team reward, which is the mean or the sum of all."""
 
 
 class MakeEnv(Protocol):
-    """Makes an environment, in any process."""
+    """A factory of environments, for any process."""
 
     def __call__(self, n_envs: int = 1, *, seed: int) -> Env: ...
 
 
 def named(env: str) -> str:
-    """Return the name of an environment as a run records it: with the whole path of a file.
+    """Return the name of an environment as a run records it: with the absolute path of a file.
 
     Raises:
-        ValueError: it has none of the forms.
+        ValueError: the name has none of the known forms.
     """
     kind, colon, rest = env.partition(":")
     if kind == "air_combat" and rest.endswith((".toml", ".map")):
@@ -62,10 +62,10 @@ def named(env: str) -> str:
 
 
 def arguments_of(given: tuple[str, ...]) -> dict[str, Any]:
-    """Return the arguments of an environment, each given as NAME=VALUE. A value is a literal of Python, or else text.
+    """Return the arguments of an environment, each given as NAME=VALUE. A value is a Python literal, or else text.
 
     Raises:
-        UsageError: one is not of this form.
+        UsageError: an argument does not have this form.
     """
     arguments = {}
     for each in given:
@@ -82,17 +82,17 @@ def arguments_of(given: tuple[str, ...]) -> dict[str, Any]:
 def factory_of(
     env: str, arguments: Mapping[str, Any], *, episode_limit: int | None = None, rewards: Rewards = "each"
 ) -> MakeEnv:
-    """Return the factory of the environment of a name that is not one of `OURS`: plain values, for any process.
+    """Return the factory of an environment that is not one of `OURS`, as plain values that any process can use.
 
     Args:
         env: the name.
         arguments: of the environment.
-        episode_limit: steps after which an episode is cut; by default those that the environment names.
+        episode_limit: steps after which an episode is cut; by default the limit that the environment declares.
         rewards: of several agents.
 
     Raises:
-        UsageError: Gymnasium is needed and not installed, one agent is to have the rewards of several, or air combat
-            has no such argument or opponent.
+        UsageError: Gymnasium is needed and not installed, `rewards` is set for a single agent, or air combat has no
+            such argument or opponent.
     """
     kind, _, name = env.partition(":")
     if kind == "air_combat":
@@ -135,7 +135,7 @@ def _pettingzoo(
     name: str, arguments: dict[str, Any], limit: int | None, rewards: Rewards, n_envs: int = 1, *, seed: int
 ) -> Env:
     _installed("pettingzoo")
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # many of its environments import pygame, which greets
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # many environments import pygame, which prints a greeting
     module = _imported(name, f"--env pettingzoo:{name}")
     make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if make is None:
@@ -184,7 +184,7 @@ def _adapted(
     n_envs: int,
     seed: int,
 ) -> Env:
-    """Return the copies of an environment of Gymnasium or PettingZoo that `make` makes one of."""
+    """Return an `Env` of copies of the Gymnasium or PettingZoo environment that `make` makes."""
     try:
         first = make(**arguments)
     except TypeError as error:
@@ -223,7 +223,7 @@ def _imported(module: str, whose: str, hint: str = "") -> Any:
 
 
 def _installed(package: str) -> None:
-    """Raise `UsageError` if a package, an extra of the same name, is not installed."""
+    """Raise `UsageError` if a package is not installed; the extra with the same name installs it."""
     try:
         importlib.import_module(package)
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Environments of PettingZoo as an `Env` (extra `pettingzoo`), of both its interfaces: B copies, A possible agents.
+"""PettingZoo environments of both interfaces as an `Env` (extra `pettingzoo`): B copies, A possible agents.
 
-All agents have equal fields. An agent whose observation is shorter than another's has zeros behind it. One with fewer
-actions has the rest masked; entries of a Box beyond its own are ignored. An agent that is not in the game shows zeros,
-its only available action is the first, and what it does is ignored, as with the dead of the StarCraft challenge.
+All agents have equal fields. Shorter observations are padded with zeros at the end. If an agent has fewer actions, the
+others are masked; surplus entries of a Box action are ignored. An agent that is not in the game has zero observations.
+Its only available action is the first, and its action is ignored, as for dead units of the StarCraft challenge.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _MASK, _SEEN = "action_mask", "observation"
 
 
 class _Step:
-    """What a step brought, by agent: of those that were in the game before it."""
+    """The results of a step by agent, for the agents that were in the game before the step."""
 
     def __init__(self, seen: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> None:
         self.seen, self.rewards, self.infos = dict(seen), dict(rewards), dict(infos)
@@ -50,7 +50,7 @@ class _Together:
 
 
 class _InTurns:
-    """A game in which one agent acts at a time: a step is the turn of one."""
+    """A game in which one agent acts at a time: a step is the turn of one agent."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -68,7 +68,7 @@ class _InTurns:
         env.step(actions[env.agent_selection])
         shown = self._shown()
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            env.step(None)  # it leaves the game
+            env.step(None)  # the agent leaves the game
         return shown
 
     def _shown(self) -> _Step:
@@ -80,24 +80,24 @@ class _InTurns:
 class PettingZooCopies(FieldEnv):
     """B copies of an environment of several agents.
 
-    Agents that act at once make a step together; of a game in turns (an `AECEnv` that says it is not parallelizable) a
-    step is one agent's turn, and the others wait as if they were not in the game. The field `alive` (A,) says which
-    agents act in a frame, or would if the episode had not been cut there. `state` is what `env.state()` returns, or the
-    observations of all agents back to back. An episode is terminated if no agent that took part in its last step was
-    truncated.
+    In a parallel game, all agents make a step together. In a turn-based game (an `AECEnv` not declared as
+    parallelizable), a step is one agent's turn, and the others wait as if they were not in the game. The field `alive`
+    (A,) marks the agents that act in a frame, or would act if the episode had not been cut there. `state` is the result
+    of `env.state()`, or else the concatenated flat observations of all agents. An episode is terminated unless an agent
+    was truncated, and not terminated, in its last step.
 
     Args:
         make: makes one environment.
         n_envs: B.
-        seed: of all copies; the first reset of copy i has `seed_of(seed, i)`.
+        seed: of all copies; the first reset of copy i gets `seed_of(seed, i)`.
         episode_limit: steps after which an episode is cut; by default those of its `max_cycles`.
-        rewards: "each" agent has its own, or the team has the "mean" or the "sum" of all. With those of the team,
-            discrete actions and flat observations, the fields are those of a team alone, without `alive`.
+        rewards: "each" gives every agent its own reward; "mean" or "sum" gives the team one reward. With a team reward,
+            discrete actions and flat observations, the fields are those of a team only, without `alive`.
         name: of the environment, if its metadata have none.
 
     Raises:
-        UsageError: a space is not supported, agents differ in a way that padding cannot mend, it has no
-            `possible_agents`, or names no limit and none is given.
+        UsageError: a space is not supported, padding cannot make the agents' spaces equal, the environment has no
+            `possible_agents`, or it declares no limit and none is given.
     """
 
     def __init__(
@@ -228,14 +228,14 @@ def _declared_limit(env: Any, turns: int) -> int | None:
 
 
 def _without_mask(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return the space of what is seen, without the mask of actions that may lie beside it."""
+    """Return an observation space without the action mask that it may contain."""
     if isinstance(space, spaces.Dict) and _MASK in space.spaces and _SEEN in space.spaces:
         return space.spaces[_SEEN]
     return space
 
 
 def _parts_of_all(seen: dict[str, spaces.Space[Any]], whose: str) -> dict[str, tuple[Part, ...]]:
-    """Return the fields of what each agent sees: equal ones, padded where their sizes differ."""
+    """Return the observation fields of each agent: equal for all agents, padded where their sizes differ."""
     first, *others = seen.values()
     if all(other == first for other in others):
         return dict.fromkeys(seen, parts_of(first, whose))
@@ -246,7 +246,7 @@ def _parts_of_all(seen: dict[str, spaces.Space[Any]], whose: str) -> dict[str, t
 def _does_of_all(
     done: dict[str, spaces.Space[Any]], whose: str
 ) -> tuple[Does, dict[str, Callable[[NDArray[Any]], Any]]]:
-    """Return the field of actions of all agents, and how those of each become its own.
+    """Return the common action field, and for each agent the function that decodes entries into its own actions.
 
     Raises:
         UsageError: a space is not supported, or one cannot be padded to another.
@@ -275,7 +275,7 @@ def _does_of_all(
 
 
 def _state_of(env: Any, parts: tuple[Part, ...], n_agents: int) -> tuple[int, bool]:
-    """Return the size of the state, 0 for none, and whether the environment shows it itself."""
+    """Return the size of the state, 0 for none, and whether the environment provides the state itself."""
     env.reset(seed=0)
     try:
         return int(np.asarray(env.state()).size), True

@@ -1,4 +1,4 @@
-"""Registered environments of Gymnasium by their IDs (extra `gymnasium`), vectorised where they have such a form."""
+"""Registered Gymnasium environments by ID (extra `gymnasium`), in their vectorised form if they have one."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ def gymnasium_env(
 ) -> Env:
     """Make B copies of a registered environment.
 
-    One that registers a vectorised form is made in that form, unless `vectorization_mode` is "sync".
+    An environment that registers a vectorised form is made in that form, unless `vectorization_mode` is "sync".
 
     Args:
         name: its ID.
         arguments: of `gymnasium.make`, or of `gymnasium.make_vec`.
-        episode_limit: steps after which an episode is cut; by default those that it registers.
+        episode_limit: steps after which an episode is cut; by default the registered number.
         n_envs: B.
         seed: of all copies.
 

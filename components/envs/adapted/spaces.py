@@ -1,8 +1,9 @@
-"""Spaces of Gymnasium as fields of experience: what an agent sees, and what it does.
+"""Gymnasium spaces as fields of experience: the observations and actions of an agent.
 
-A *flat* observation is one vector of float32, named `obs`: a Box of rank 0 or 1, a Discrete or MultiDiscrete as one-hot
-vectors back to back, a MultiBinary as zeros and ones. A Box of higher rank, an image, is named `obs` too and keeps its
-shape and dtype. A Dict or Tuple is one field for each of its parts, `obs/KEY`, each of which keeps its shape and dtype.
+A *flat* observation is one vector of float32, named `obs`: a Box of rank 0 or 1, a Discrete or MultiDiscrete as
+concatenated one-hot vectors, a MultiBinary as zeros and ones. A Box of higher rank, such as an image, is also named
+`obs` and keeps its shape and dtype. A Dict or Tuple becomes one field `obs/KEY` for each part, which keeps its shape
+and dtype.
 
 Shapes: n copies of the environment, U actions of a Discrete, D entries of any other action.
 """
@@ -28,7 +29,7 @@ _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A field of what an agent sees: where it is in an observation, and how it is written."""
+    """A field of an observation: its path in the observation, and how it is encoded."""
 
     name: str
     path: tuple[str | int, ...]
@@ -40,8 +41,8 @@ class Part:
         """Return the part of an observation, or of a batch of them, as an array of this shape.
 
         Raises:
-            ValueError: it has another shape, is no number, or is out of the range of a Discrete. The text names the
-                field. Whether it is finite is not checked.
+            ValueError: the part has another shape, is not a number, or is out of the range of a Discrete. The message
+                names the field. Whether numbers are finite is not checked.
         """
         try:
             value = self.encode(_at(observation, self.path))
@@ -57,10 +58,10 @@ def parts_of(space: spaces.Space[Any], whose: str) -> tuple[Part, ...]:
 
     Args:
         space: of one agent.
-        whose: the environment, for the text of an error.
+        whose: name of the environment, for error messages.
 
     Raises:
-        UsageError: the space, or a part of it, is of a kind that is no field.
+        UsageError: the space, or a part of it, is of an unsupported kind.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return tuple(_leaves(space, OBS, (), whose))
@@ -99,17 +100,17 @@ def flat_size(space: spaces.Space[Any], whose: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Does:
-    """What an agent does: the field `actions`, and how an entry of it becomes an action of the environment."""
+    """The action of an agent: the field `actions`, and how its entries become an action of the environment."""
 
     field: FieldSpec
     n_actions: int
-    """U of a Discrete; 1 of any other."""
+    """U for a Discrete; 1 for any other space."""
     decode: Callable[[NDArray[Any]], Any]
     """Takes the entries of one agent, or of a batch of agents; bounded actions are clipped."""
 
     @property
     def masked(self) -> bool:
-        """True if some actions may not be available: of a Discrete."""
+        """True if some actions may be unavailable, which is possible only for a Discrete."""
         return self.field.shape == () and bool(self.field.n_values)
 
     def check(self, actions: NDArray[Any], leading: tuple[int, ...]) -> None:
@@ -132,7 +133,7 @@ def does_of(space: spaces.Space[Any], whose: str) -> Does:
     """Return the field of an action space.
 
     Raises:
-        UsageError: the space is of a kind that is no field.
+        UsageError: the space is of an unsupported kind.
     """
     step: dict[str, Any] = {"per": "step", "agents": True}
     if isinstance(space, spaces.Discrete):
@@ -166,16 +167,16 @@ def spec_of(
     *,
     reward_threshold: float | None = None,
 ) -> EnvSpec:
-    """Return the spec of an environment: that of a team with discrete actions if it has all of its fields alone.
+    """Return the spec of an environment: that of a team with discrete actions if it has exactly those fields.
 
     Args:
         name: of the environment.
         n_agents: A.
-        limit: steps of an episode at most.
-        parts: what an agent sees.
-        does: what an agent does.
+        limit: maximum number of steps of an episode.
+        parts: the observation fields of an agent.
+        does: the action of an agent.
         state_size: entries of the state; 0 for none.
-        more: further fields; `reward` is that of the team unless it is among them.
+        more: further fields; if they contain no `reward`, the team's reward is added.
         reward_threshold: mean return at which it counts as solved; None if there is none.
     """
     flat = parts[0].field.shape[0] if is_flat(parts) else 0
@@ -194,7 +195,7 @@ def spec_of(
 
 
 def is_flat(parts: tuple[Part, ...]) -> bool:
-    """True if what an agent sees is one vector."""
+    """True if an agent's observation is one vector."""
     return parts[0].name == OBS and parts[0].field.dtype == "float32" and len(parts[0].field.shape) == 1
 
 
@@ -217,7 +218,7 @@ def _shaped(actions: NDArray[Any], space: Any) -> NDArray[Any]:
 def _split(
     space: spaces.Space[Any], name: str, path: tuple[str | int, ...], whose: str
 ) -> Iterator[tuple[str, tuple[str | int, ...], spaces.Space[Any]]]:
-    """Yield the parts of a space that are one array each, with their names and places."""
+    """Yield the parts of a space that are one array each, with their names and paths."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
@@ -232,7 +233,7 @@ def _leaves(space: spaces.Space[Any], name: str, path: tuple[str | int, ...], wh
 
 
 def _kept(space: spaces.Space[Any], name: str, path: tuple[str | int, ...], whose: str) -> Part:
-    """Return a space as a field of its own shape and dtype; numbers of a Discrete begin with 0."""
+    """Return a space as a field that keeps its shape and dtype; numbers of a Discrete are shifted to begin with 0."""
     frame: dict[str, Any] = {"per": "frame", "agents": True}
     if isinstance(space, spaces.Box) and np.dtype(space.dtype).name in _NUMBERS and all(space.shape):
         dtype = np.dtype(space.dtype)
@@ -249,7 +250,7 @@ def _kept(space: spaces.Space[Any], name: str, path: tuple[str | int, ...], whos
 
 
 def _vector(space: spaces.Space[Any], name: str, whose: str) -> tuple[int, Callable[[Any], NDArray[Any]]]:
-    """Return the number of entries of a space as a vector, and what makes one."""
+    """Return the number of entries of a space as a vector, and the function that makes such a vector."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         counts, start = _counts(space)
         return int(counts.sum()), lambda value: _one_hot(_ranged(value, start, counts), counts)
@@ -264,15 +265,15 @@ def _vector(space: spaces.Space[Any], name: str, whose: str) -> tuple[int, Calla
 
 
 def _counts(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[NDArray[np.int64], Any]:
-    """Return how many values each number of a space has, and the first of them."""
+    """Return the number of values of each number of a space, and the first of these values."""
     return np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec, np.int64), space.start
 
 
 def _ranged(value: Any, start: Any, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return numbers from 0.
+    """Return the numbers shifted to begin with 0.
 
     Raises:
-        ValueError: a number is no integer, or out of its range.
+        ValueError: a number is not an integer, or is out of its range.
     """
     numbers = np.asarray(value)
     if numbers.dtype.kind not in "iu":

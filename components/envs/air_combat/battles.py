@@ -1,4 +1,4 @@
-"""B air combats of one scenario, stepped together, answering in arrays that are allocated once."""
+"""B air combats of one scenario, stepped together, with results in preallocated arrays."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,18 +30,18 @@ from components.envs.skirmish.memory import BattleMemory
 from components.envs.skirmish.records import records
 
 Rule = Literal["ordered", "static", "straight", "easy", "hard"]
-"""Who commands side 2: a caller, or these rules."""
+"""What commands side 2: a caller, or one of these rules."""
 assert get_args(Rule) == OPPONENTS
 
 
 Targets = Literal["numbered", "nearest"]
-"""Whether agents have commands for missiles at each enemy, or one that fires."""
+"""Whether agents have missile commands for each enemy, or a single command that fires."""
 Shaping = Literal["documented", "decisive"]
-"""Whether rewards are the scenario's, or only those of what decides a round."""
+"""Whether all rewards of the scenario are given, or only those of events that decide a round."""
 
 
 class Options(TypedDict, total=False):
-    """The options of `AirBattles`, which describes them."""
+    """The options of `AirBattles`; see its arguments."""
 
     seed: int
     first: int
@@ -58,54 +58,56 @@ class Options(TypedDict, total=False):
 class AirBattles(BattleMemory):
     """Air combat of fighters and detectors with radars, jammers and missiles: B battles, played by one compiled kernel.
 
-    The rules follow what is documented of MaCA (CETC-TFAI, 2019); `docs/air_combat.md` says what is not. Side 1, red,
-    is commanded by the agents; side 2, blue, by an opponent.
+    The rules follow MaCA's documents (CETC-TFAI, 2019); `docs/air_combat.md` lists what is not documented. The agents
+    command side 1, red; an opponent commands side 2, blue.
 
-    A battle is determined by `seed`, its number and the actions taken in it: battle 5 of 64 is, bit for bit, the only
-    battle of `AirBattles(scenario, 1, seed=seed, first=5)`. `step` and `reset` release the GIL.
+    `seed`, the number of a battle and the actions taken in it determine the battle: battle 5 of 64 is, bit for bit, the
+    only battle of `AirBattles(scenario, 1, seed=seed, first=5)`. `step` and `reset` release the GIL.
 
-    The arrays are the simulator's own memory: `step` and `reset` overwrite them, so copy what must last. Reset is
-    explicit: a battle that has ended keeps its last observation until `reset` names it. With A agents, E enemies,
+    The arrays are the simulator's own memory: `step` and `reset` overwrite them, so copy values to keep. Resets are
+    explicit: a battle that has ended keeps its last observation until it is reset. With A agents, E enemies,
     N = A + E units, T courses, K = 6 + 2E commands, U = T * K actions:
 
     Attributes:
         obs: (B, A, O) float32, the observation of each agent.
-        state: (B, S) float32, what only a critic sees.
-        available: (B, A, U) bool, what each may do. Action `course * K + command` flies `course * 360 / T` degrees
-            clockwise from the direction to the nearest enemy that the side knows or knew, and does the command: 0 none,
-            1 radar on, at another random frequency point, 2 radar and jammer off, 3 jam the whole band, 4 jam the point
-            of the nearest radar that is heard, 5 jammer off, 6 + e fire a long missile at enemy e, 6 + E + e a medium
-            one. The dead have action 0 alone.
-        reward: (B,) float32, the team's, for the step just made: the sum of the agents', and the round's at its end.
+        state: (B, S) float32, for a critic only.
+        available: (B, A, U) bool, the available actions of each agent. Action `course * K + command` flies
+            `course * 360 / T` degrees clockwise from the direction to the nearest enemy that the side knows or knew,
+            and executes the command: 0 none, 1 radar on, at another random frequency point, 2 radar and jammer off,
+            3 jam the whole band, 4 jam the point of the nearest radar that is heard, 5 jammer off, 6 + e fire a long
+            missile at enemy e, 6 + E + e a medium one. Dead agents have only action 0.
+        reward: (B,) float32, the team's reward for the step just made: the sum of the agents' rewards, and at the end
+            that of the round.
         rewards: (B, A) float32, each agent's own.
-        terminated: (B,) bool, the round is over: decided, or by the rule about its last step.
-        truncated: (B,) bool, never.
-        won: (B,) bool, it ended with a win or a total win.
+        terminated: (B,) bool, the round is over: it is decided, or its last step is made.
+        truncated: (B,) bool, always false.
+        won: (B,) bool, the round ended with a win or a total win.
         units: (B, N) of `records.UNIT`, side 1 first. After writing to it, call `show`.
         missiles: (B, M) of `records.MISSILE`; the first `battles["flying"]` of a row are in flight.
         battles: (B,) of `records.BATTLE`.
-        sees: (B, N, N) bool, whether the radar of a unit, in a row, sees another.
-        hears: (B, N, N) bool, whether its receiver hears the other's radar.
-        bearing: (B, N, N, 2) float64, from where, with an error: a unit vector.
+        sees: (B, N, N) bool, at [b, i, j] whether the radar of unit i sees unit j.
+        hears: (B, N, N) bool, at [b, i, j] whether the receiver of unit i hears the radar of unit j.
+        bearing: (B, N, N, 2) float64, the direction of the heard radar, with an error: a unit vector.
 
     Args:
-        scenario: one of `scenario_names`, or a file, as `mine.toml`, or a scenario itself.
-        n_envs: how many battles, B.
+        scenario: one of `scenario_names`, or a file, such as `mine.toml`, or a `Scenario`.
+        n_envs: number of battles, B.
         seed: for starts, frequency points, bearings and hits.
         first: the number of the first battle, so that several environments may share a seed.
-        opponent: who commands side 2: it stands (`static`), flies straight on (`straight`), follows rules (`easy`,
-            `hard`), or gets the orders that are written to `orders` before each step (`ordered`). Or a function from an
-            `Opposition` to actions (B, E).
-        frame_skip: world steps of a step, with the same courses and devices. An attack is made in the first of them in
-            which its target is known and within range, or else in the last, where it is invalid.
+        opponent: what commands side 2. Its units stand still (`static`), fly straight on (`straight`), follow rules
+            (`easy`, `hard`), or get the orders that are written to `orders` before each step (`ordered`). Or a function
+            from an `Opposition` to actions (B, E).
+        frame_skip: world steps per step, with the same courses and devices. An attack is made in the first world step
+            in which its target is known and within range, or else in the last, where it is invalid.
         courses: T.
-        max_steps: world steps after which a round ends, in place of the scenario's.
-        random_pos: whether starts are random, in place of the scenario's.
+        max_steps: world steps after which a round ends; replaces the scenario's value.
+        random_pos: whether start positions are random; replaces the scenario's value.
         reward_scale: factor of all rewards.
-        targets: with `nearest`, K = 7: command 6, always available, fires when a missile reaches a target at which
-            fewer than two fly: at the one at which the fewest do, of several at the nearest, a medium missile if one
-            reaches it. Enemies are then observed in the order of their distance instead of their numbers.
-        shaping: with `decisive`, sightings and attacks have no reward: hits, losses and the round's outcome do.
+        targets: with `nearest`, K = 7. Command 6 is always available. It fires once a missile reaches a target that has
+            fewer than two missiles in flight at it: a medium missile if one reaches a target, else a long one. It
+            chooses the target with the fewest missiles in flight at it; of several, the nearest. Enemies are observed
+            in the order of their distance instead of their numbers.
+        shaping: with `decisive`, sightings and attacks have no reward; hits, losses and the round's outcome have.
 
     Raises:
         ValueError: an unknown scenario, opponent, `targets` or `shaping`, or a number out of its range.
@@ -161,7 +163,7 @@ class AirBattles(BattleMemory):
         self.obs_size = OWN + ABOUT_ENEMY * enemies + ABOUT_FRIEND * (agents - 1)
         self.state_size = ABOUT_UNIT * (agents + enemies) + 1
         self.episode_limit = -(-self.max_steps // frame_skip)
-        """Steps of the longest round."""
+        """Maximum number of steps of a round."""
         self.obs = np.zeros((n_envs, agents, self.obs_size), np.float32)
         self.state = np.zeros((n_envs, self.state_size), np.float32)
         self.available = np.zeros((n_envs, agents, self.n_actions), np.bool_)
@@ -204,7 +206,7 @@ class AirBattles(BattleMemory):
         return f"<{type(self).__name__} {self.scenario.name} x {self.n_envs}>"
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
-        """Start a new round in the battles that `which` (B,) names; in all of them without it.
+        """Start a new round in the battles selected by `which` (B,), or in all battles if it is None.
 
         Raises:
             ValueError: `which` is not a mask of shape (B,).
@@ -216,7 +218,7 @@ class AirBattles(BattleMemory):
         kernel.reset_all(np.ascontiguousarray(which), self._played, self._sensed, self._seen, self._outcome)
 
     def prepare(self) -> None:
-        """Compile the kernel, once on a machine. The first `reset` does it too."""
+        """Compile the kernel, once per machine. The first `reset` does this too."""
         kernel.CODE.compile_once("the air combat simulator", self._calls(), beside=f"{__name__}:compile_views")
 
     def preload(self) -> None:
@@ -226,7 +228,7 @@ class AirBattles(BattleMemory):
             call()
 
     def _calls(self) -> dict[str, Callable[[], object]]:
-        """Return a call of each function of the kernel, with no battle at all."""
+        """Return a call of each function of the kernel, on zero battles."""
         actions = np.zeros((0, self.n_agents), np.int64)
         units, missiles, battles, *others = self._played
         none = (units, missiles, battles[:0], *others)
@@ -251,9 +253,9 @@ class AirBattles(BattleMemory):
         self.step_ordered()
 
     def world_steps(self, actions: NDArray[Any]) -> Iterator[None]:
-        """Make one step in the only battle as `step` does, and yield after each of its world steps, for who watches.
+        """Make one step in the only battle as `step` does, and yield after each of its world steps, for a viewer.
 
-        Meanwhile `reward` and `rewards` are those of the world step.
+        At each yield, `reward` and `rewards` are those of the world step.
 
         Raises:
             ValueError: there are several battles, or as `step`.
@@ -274,13 +276,13 @@ class AirBattles(BattleMemory):
             rules["frame_skip"] = 1
             self.step_ordered()
             rules["frame_skip"] = frame_skip
-            self.show()  # what is available depends on `frame_skip`
+            self.show()  # the available actions depend on `frame_skip`
             yield
             if self.battles["over"][0]:
                 return
 
     def _order(self, actions: NDArray[Any]) -> None:
-        """Write to `orders` what these actions and those of an opponent that is a function command."""
+        """Write to `orders` the orders of these actions, and of an opponent that is a function."""
         checked = self._checked(actions)
         if self._opponent is not None and self._opposition is not None:
             self._opposition.look(self._played, self._sensed)
@@ -289,14 +291,14 @@ class AirBattles(BattleMemory):
         kernel.order_all(0, checked, self._played, self._sensed, self.orders)
 
     def order_by_rules(self, side: Literal[1, 2], opponent: Rule) -> None:
-        """Write to `orders` what this opponent would do in the place of a side, for `step_ordered`."""
+        """Write to `orders` the orders that the rules of this opponent give a side, for `step_ordered`."""
         first = 0 if side == 1 else self.n_agents
         kernel.order_by_rules_all(first, OPPONENTS.index(opponent), self._played, self._sensed, self.orders)
 
     def step_ordered(self) -> None:
-        """Make one step in every battle with what is in `orders`; those of side 2 are the opponent's, if it has rules.
+        """Make one step in every battle with `orders`; an opponent with rules overwrites those of side 2.
 
-        Numbers must lie in their ranges and battles must not be over: nothing looks.
+        Numbers must lie in their ranges and battles must not be over: neither is checked.
         """
         kernel.step_all(self.orders, self._played, self._sensed, self._seen, self._outcome)
 
@@ -317,12 +319,12 @@ class AirBattles(BattleMemory):
         kernel.show_all(0, self._played, self._sensed, self._seen)
 
     def opposition_sizes(self) -> tuple[int, int, int]:
-        """Return units, actions and columns of observations of side 2, if a function commands it."""
+        """Return the numbers of units, actions and observation columns of side 2; zeros if no function commands it."""
         seen = self._opposition
         return (0, 0, 0) if seen is None else (seen.n_agents, seen.n_actions, seen.obs.shape[2])
 
     def snapshot(self) -> dict[str, NDArray[Any]] | None:
-        """Return what `BattleMemory` does; None if a function commands side 2, which may remember something."""
+        """Return the snapshot of `BattleMemory`; None if a function, which may have a memory, commands side 2."""
         return None if self._opponent is not None else super().snapshot()
 
     _changing: tuple[str, ...] = (
@@ -346,7 +348,7 @@ class AirBattles(BattleMemory):
 
 
 def compile_views() -> None:
-    """Compile what `step_all` reaches last, and `reset_all`: beside a process that begins with orders."""
+    """Compile the views, which `step_all` reaches last, and `reset_all`, beside a process that begins with orders."""
     calls = AirBattles("fighter10v10")._calls()
     calls["show_all"]()
     calls["reset_all"]()

@@ -22,11 +22,11 @@ _SUBTASKS: dict[str, tuple[float, float, tuple[int, ...], bool]] = {
     "evade": (90.0, 180.0, (HOLD, SILENT), False),
     "jam": (0.0, 90.0, (HOLD, BARRAGE, AIM), False),
 }
-"""Of each sub-task: angles between its courses and the reference, from and to; its commands; whether it fires."""
+"""For each sub-task: least and largest angle between its courses and the reference; its commands; whether it fires."""
 
 
 def subtasks(courses: int, n_commands: int) -> tuple[Subtask, ...]:
-    """Return the sub-tasks of agents with so many courses and commands: search, approach, attack, evade, jam."""
+    """Return the sub-tasks for these numbers of courses and commands: search, approach, attack, evade, jam."""
     angles = [min(360.0 * k / courses, 360.0 - 360.0 * k / courses) for k in range(courses)]
     tasks = []
     for name, (least, most, commands, fires) in _SUBTASKS.items():
@@ -37,7 +37,7 @@ def subtasks(courses: int, n_commands: int) -> tuple[Subtask, ...]:
 
 
 class AirCombat(AirBattles, Env):
-    """B air combats as an `Env`: what `AirBattles` is, with its sizes in `spec` as well."""
+    """B air combats as an `Env`: `AirBattles`, with its sizes in `spec` as well."""
 
     def __init__(self, scenario: str | Scenario, n_envs: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(scenario, n_envs, **options)

@@ -1,4 +1,4 @@
-"""Self-play: side 2 of air combats is commanded by a policy that has been trained as side 1 of one."""
+"""Self-play: a policy that was trained as side 1 of an air combat commands side 2."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from orchestra import RunDirectory, UsageError
 
 
 class FrozenPolicy:
-    """An opponent that acts greedily by a policy, whose parameters stay as they are.
+    """An opponent that acts greedily by a policy with fixed parameters.
 
     Args:
         policy: of side 1 of an air combat with equal sides.
@@ -41,14 +41,14 @@ class FrozenPolicy:
 
 
 def against_run(scenario: str, run: str, n_envs: int = 1, *, seed: int, **options: Any) -> AirCombat:
-    """Return air combats whose side 2 is commanded by the best parameters of a run.
+    """Return air combats in which the best parameters of a run command side 2.
 
     Args:
         scenario: as for `AirBattles`.
         run: directory of a run on an air combat with the same units and courses.
         n_envs: copies.
         seed: of the rounds.
-        **options: others of `AirBattles`.
+        **options: further options of `AirBattles`.
 
     Raises:
         UsageError: there is no such run, or its policy has other observations or actions than side 2.

@@ -53,10 +53,10 @@ def _unit(kind: Any, described: dict[str, Any]) -> Unit:
 
 
 def scenario_of_map(contents: Any, name: str) -> Scenario:
-    """Return the scenario that the contents of a map describe; `name` is its name if they give none.
+    """Return the scenario that the contents of a map describe; `name` is used if they give no name.
 
     Raises:
-        ValueError: something is wrong; the message says what, where, and what may be there.
+        ValueError: the contents are invalid; the message says what is wrong, where, and what is allowed.
     """
     checked = _FILE(contents, "")
     sides: list[tuple[Unit, ...]] = []
@@ -77,7 +77,7 @@ def load_map(path: Path) -> Scenario:
     """Read a map of MaCA.
 
     Raises:
-        ValueError: it cannot be read, or something in it is wrong; the message says what, where, and what may be there.
+        ValueError: it cannot be read or is invalid; the message says what is wrong, where, and what is allowed.
     """
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))

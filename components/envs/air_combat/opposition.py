@@ -1,4 +1,4 @@
-"""Side 2 of air combats as a policy or a script sees it that commands it."""
+"""The view of side 2 of air combats, for the policy or script that commands it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +12,16 @@ from components.envs.skirmish.checks import opponent_actions
 
 
 class Opposition:
-    """Observations and available actions of side 2, computed as those of side 1, on the map turned by half.
+    """Observations and available actions of side 2, computed like those of side 1 on the map turned by 180 degrees.
 
     So the policy of one side can command the other. With E units of side 2 and A of side 1:
 
     Attributes:
         obs: (B, E, O') float32, the observation of each unit.
-        state: (B, S) float32, what only a critic sees.
-        available: (B, E, U') bool, what each may do, as in `AirBattles`.
-        fresh: (B,) bool, rounds that have just begun: what is remembered of the one before is to be forgotten.
-        over: (B,) bool, rounds that have ended: nothing is done there.
+        state: (B, S) float32, for a critic only.
+        available: (B, E, U') bool, the available actions of each unit, as in `AirBattles`.
+        fresh: (B,) bool, rounds that have just begun: drop any memory of the previous round.
+        over: (B,) bool, rounds that have ended: actions in them are ignored.
     """
 
     def __init__(self, n_envs: int, n_units: int, n_enemies: int, n_actions: int, state_size: int) -> None:
@@ -44,7 +44,7 @@ class Opposition:
         """Return the actions that the opponent chooses, (B, E).
 
         Raises:
-            ValueError: it answers with another shape or type, or with an action that is not available.
+            ValueError: the opponent returns another shape or type, or an action that is not available.
         """
         return opponent_actions(opponent(self), self.available, self.over)
 

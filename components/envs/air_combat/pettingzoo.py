@@ -13,14 +13,14 @@ from components.envs.skirmish.pettingzoo import BattleParallelEnv
 class AirCombatParallelEnv(BattleParallelEnv[AirBattles]):
     """One battle; agents are side 1: `red_detector_0`, …, `red_fighter_0`, …
 
-    The dead have one action, 0. Each is given its own reward and, at the end, that of the round. `state()` is what only
-    a critic sees. `infos` say, each for its agent, `alive`, `won`, `outcome` of side 1 (2 total win to -2 total loss),
-    and `replaced`: its action was not available and made into 0, since much code of PettingZoo knows no masks.
+    Dead agents have one action, 0. Each agent gets its own reward and, at the end, that of the round. `state()` is for
+    a critic only. The `infos` of each agent hold `alive`, `won`, `outcome` of side 1 (2 total win to -2 total loss),
+    and `replaced`: its action was unavailable and replaced by 0, because much PettingZoo code does not use masks.
 
     Args:
         scenario: as for `AirBattles`.
-        seed: of the rounds, until `reset` names another.
-        **options: others of `AirBattles`.
+        seed: of the rounds, until `reset` gives another.
+        **options: further options of `AirBattles`.
 
     Raises:
         ValueError: as `AirBattles`.

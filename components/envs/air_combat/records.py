@@ -1,7 +1,7 @@
 """The state of a battle, as structured arrays that the kernel reads and writes and a snapshot holds.
 
-Everything that changes is in `UNIT`, `MISSILE` and `BATTLE`, and in the arrays of who sees and hears whom; everything
-that stays is in `KIND` and `RULES`. Numbers are 64 bits wide; only what is shown to a policy is float32.
+Everything that changes is in `UNIT`, `MISSILE` and `BATTLE`, and in the arrays of which unit sees and hears which. All
+constants are in `KIND` and `RULES`. Numbers are 64 bits wide; only arrays for a policy are float32.
 """
 
 from dataclasses import fields
@@ -20,21 +20,21 @@ UNIT = np.dtype(
         ("alive", _BOOL),
         ("doomed", _BOOL),  # hit in this step
         ("radar", _INT),  # 0 off, or its frequency point
-        ("jammer", _INT),  # 0 off, a frequency point, or one more than there are for the whole band
+        ("jammer", _INT),  # 0 off, a frequency point, or the number of points + 1 for the whole band
         ("long_left", _INT),
         ("medium_left", _INT),
-        ("reach", _FLOAT),  # of its radar in this step, jammed or not; 0 if it is off
-        ("known", _BOOL),  # where it is, to the other side, in this step
-        ("source", _INT),  # by what: 0 L detector, 1 S detector, 2 fighter, 3 passive, -1 not at all
-        ("fixed", _BOOL),  # by passive receivers, in this step
+        ("reach", _FLOAT),  # range of its radar in this step, with jamming; 0 if it is off
+        ("known", _BOOL),  # the other side knows its position in this step
+        ("source", _INT),  # how it is known: 0 L detector, 1 S detector, 2 fighter, 3 passive, -1 not at all
+        ("fixed", _BOOL),  # located by passive receivers in this step
         ("fix_x", _FLOAT),
         ("fix_y", _FLOAT),
-        ("last_x", _FLOAT),  # where the other side knew it last
+        ("last_x", _FLOAT),  # the last position known to the other side
         ("last_y", _FLOAT),
-        ("last_step", _INT),  # when; -1 never
-        ("threats", _INT),  # missiles that fly at it
+        ("last_step", _INT),  # the step of that position; -1 never
+        ("threats", _INT),  # missiles in flight at it
         ("reward", _FLOAT),  # of this step
-        ("attack", _INT),  # its order of this step, for `last_action`
+        ("attack", _INT),  # its attack order of this step
     ],
     align=True,
 )
@@ -44,12 +44,12 @@ MISSILE = np.dtype(
         ("attacker", _INT),
         ("target", _INT),
         ("medium", _BOOL),
-        ("source", _INT),  # by what the target was known when it was fired
+        ("source", _INT),  # how the target was known when it was fired
         ("x", _FLOAT),
         ("y", _FLOAT),
         ("distance", _FLOAT),  # to the target when it was fired
-        ("steps", _INT),  # that it has flown
-        ("observed", _INT),  # of these, how many with the target known
+        ("steps", _INT),  # steps that it has flown
+        ("observed", _INT),  # of these, steps in which the target was known
     ],
     align=True,
 )
@@ -61,7 +61,7 @@ BATTLE = np.dtype(
         ("c", _INT),
         ("counter", _INT),
         ("steps", _INT),
-        ("flying", _INT),  # missiles in flight: the first of its row
+        ("flying", _INT),  # missiles in flight: the first entries of its row
         ("over", _BOOL),
         ("outcome", _INT),  # for side 1: 2 total win, 1 win, 0 draw or not over, -1 loss, -2 total loss
         ("fired_red", _INT),
@@ -77,11 +77,11 @@ KIND = np.dtype(
     [
         ("fighter", _BOOL),
         ("speed", _FLOAT),
-        ("source", _INT),  # that its radar is
+        ("source", _INT),  # of units that its radar sees: as in `UNIT`
         ("radar_band", _INT),
         ("radar_range", _FLOAT),
         ("radar_points", _INT),
-        ("sector_cos", _FLOAT),  # of half its sector; -2 if it sees all round
+        ("sector_cos", _FLOAT),  # cosine of half its radar's sector; -2 if it sees in all directions
         ("jammer_band", _INT),  # -1 without a jammer
         ("jammer_points", _INT),
         ("long_missiles", _INT),
@@ -104,7 +104,7 @@ RULES = np.dtype(
         ("barrage", _FLOAT),
         ("receiver_range", _FLOAT),
         ("noise", _FLOAT),  # tangent of half the largest error of a bearing
-        ("least_crossing", _FLOAT),  # square of the sine of it
+        ("least_crossing", _FLOAT),  # squared sine of the least angle at which bearings must cross
         *(
             (f"{kind}_{name}", _FLOAT)
             for kind in ("long", "medium")
@@ -117,10 +117,10 @@ RULES = np.dtype(
         ("random_pos", _BOOL),
         ("strip_near", _FLOAT),
         ("strip_far", _FLOAT),
-        ("frame_skip", _INT),  # world steps of a step of the environment
-        ("courses", _INT),  # that an agent chooses among
-        ("opponent", _INT),  # who commands side 2
-        ("nearest_targets", _BOOL),  # one command fires, and enemies are seen by distance
+        ("frame_skip", _INT),  # world steps per step of the environment
+        ("courses", _INT),  # number of courses that an agent can choose
+        ("opponent", _INT),  # what commands side 2: an index of `OPPONENTS`
+        ("nearest_targets", _BOOL),  # one command fires, and enemies are observed by distance
         ("reward_scale", _FLOAT),
         *((each.name, type(each.default)) for each in fields(Rewards)),
     ],

@@ -1,6 +1,6 @@
-"""Air combats in TOML files, and those of this package by name.
+"""Scenarios of air combat in TOML files, and those of this package by name.
 
-    name = "two on two"             # the file's name, if left out
+    name = "two on two"             # default: the name of the file
     size = [600.0, 400.0]
 
     [[red]]
@@ -18,7 +18,7 @@
     speed = 2.0
     radar = "X"
 
-    [radars.X]                      # whatever is left out has the default of `scenarios`
+    [radars.X]                      # omitted values have the defaults of `scenarios`
     range = 150.0
     points = 10
     sector = 60.0
@@ -73,7 +73,7 @@ _BAND = _one_of(*BANDS)
 
 
 def _of_class(kind: type, **checks: Check) -> Check:
-    """Return a check of a table of fields of a dataclass, which makes one; fields have the defaults of the class."""
+    """Return a check that turns a table into an instance of a dataclass, with the defaults of the class."""
     defaults = {each.name: REQUIRED if each.default is MISSING else each.default for each in fields(kind)}
     table = table_of(**{name: (check, defaults[name]) for name, check in checks.items()})
     return lambda value, where: kind(**table(value, where))
@@ -170,10 +170,10 @@ _FILE = table_of(
 
 
 def scenario_of_table(table: Mapping[str, Any], name: str) -> Scenario:
-    """Return the scenario that the contents of a file describe; `name` is its name if they give none.
+    """Return the scenario that the contents of a file describe; `name` is used if they give no name.
 
     Raises:
-        ValueError: something is wrong; the message says what, where, and what may be there.
+        ValueError: the contents are invalid; the message says what is wrong, where, and what is allowed.
     """
     checked = _FILE(table, "")
     missiles = checked.pop("missiles")
@@ -185,7 +185,7 @@ def load_scenario(path: Path) -> Scenario:
     """Read a scenario file.
 
     Raises:
-        ValueError: it cannot be read, or something in it is wrong; the message says what, where, and what may be there.
+        ValueError: it cannot be read or is invalid; the message says what is wrong, where, and what is allowed.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -206,10 +206,10 @@ def scenario_names() -> tuple[str, ...]:
 
 
 def scenario_named(name: str) -> Scenario:
-    """Return the scenario of this name, or that of the file of this name: `.toml`, or `.map` as MaCA's.
+    """Return the scenario with this name, or the one in the file with this name: `.toml`, or `.map` as MaCA's.
 
     Raises:
-        ValueError: there is none of this name; the message lists those there are. Or the file is wrong.
+        ValueError: no scenario has this name, and the message lists the known ones; or the file is invalid.
     """
     if name.endswith(".toml"):
         return load_scenario(Path(name))

@@ -1,4 +1,4 @@
-"""What an air combat is played with and by: units, radars, jammers, receivers, missiles, rules and rewards.
+"""Scenarios of air combat: units, radars, jammers, receivers, missiles, rules and rewards.
 
 Distances are in units of the map, times in steps, angles in degrees, clockwise from the positive x axis; y points down.
 The defaults are those of MaCA's documents where they give numbers, and a choice of this package where they do not.
@@ -16,7 +16,7 @@ Kind = Literal["detector", "fighter"]
 KINDS: tuple[Kind, ...] = ("detector", "fighter")
 """Types of units, in the order of MaCA's numbers."""
 MOST_UNITS = 64
-"""Of a side."""
+"""Maximum number of units of a side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,31 +40,31 @@ class Radar:
     points: int
     """Frequency points, numbered from 1."""
     sector: float = 180.0
-    """Largest angle between the course and a target that is seen; 180 sees all round."""
+    """Largest angle between the course and a visible target; with 180, the radar sees in all directions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jamming:
-    """What a jammer does to radars of its band within `range` of it. Of several jammers the strongest counts."""
+    """The effect of a jammer on radars of its band within `range` of it. Of several jammers, the strongest counts."""
 
     range: float = 200.0
     aimed: float = 0.4
-    """What is left of a radar's range under jamming of its frequency point."""
+    """Remaining share of a radar's range when its frequency point is jammed."""
     barrage: float = 0.7
-    """What is left of a radar's range under jamming of the whole band."""
+    """Remaining share of a radar's range when the whole band is jammed."""
     points: Mapping[Band, int] = field(default_factory=lambda: {"L": 10, "S": 20, "X": 10})
     """Frequency points that a jammer can aim at, by band. MaCA's documents give the L band 10, and its radars 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """Passive receivers of fighters: they hear radars of every band that are on."""
+    """Passive receivers of fighters: they detect active radars of every band."""
 
     range: float = 300.0
     noise: float = 1.5
     """Largest error of a bearing, in degrees."""
     least_crossing: float = 5.0
-    """Angle, in degrees, at which two bearings must cross at least to give a position."""
+    """Smallest angle, in degrees, between two bearings that give a position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Missile:
     """Missiles of one kind."""
 
     range: float
-    """Farthest target, when it is fired."""
+    """Largest distance to the target when the missile is fired."""
     speed: float = 12.0
     """Distance per step."""
     hit_near: float
@@ -94,9 +94,10 @@ class Rules:
     turn_rate: int = 360
     """Largest change of course in a step, in degrees."""
     random_pos: bool = False
-    """Whether units start anywhere in their side's strip, instead of in columns."""
+    """Whether units start at random places in their side's strip, instead of in columns."""
     strip: tuple[float, float] = (50.0, 150.0)
-    """Distances from a side's edge between which it starts. Detectors are at the first, fighters at the second."""
+    """Distances from a side's edge between which it starts. In columns, detectors start at the first distance, fighters
+    at the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +123,11 @@ class Rewards:
     loss: float = -100.0
     total_loss: float = -200.0
     every_sighting: bool = False
-    """Whether each step in which a radar sees a unit is rewarded. Otherwise only the first of the round is: a side that
-    earned more by looking at an enemy than by hitting it would keep it alive."""
+    """Whether each step in which a radar sees a unit is rewarded. Otherwise only the first of the round is, because a
+    side that earns more by seeing an enemy than by hitting it would keep it alive."""
 
     def decisive(self) -> "Rewards":
-        """Return these without what sightings and attacks earn, which do not decide a round."""
+        """Return these without the rewards of sightings and attacks, which do not decide a round."""
         return replace(
             self,
             detector_sees_detector=0.0,
@@ -151,7 +152,7 @@ class Scenario:
     """A map with two sides. Side 1 is red and starts on the left, side 2 is blue and starts on the right.
 
     Raises:
-        ValueError: a side has no unit or too many, detectors do not come first, or a number does not fit another.
+        ValueError: a side has no unit or too many, detectors do not come first, or values are inconsistent.
     """
 
     name: str
@@ -190,7 +191,7 @@ class Scenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Both sides, red first."""
+        """The units of both sides, red first."""
         return self.red + self.blue
 
     @property

@@ -1,4 +1,4 @@
-"""What stays in a battle, as the records that the kernel reads."""
+"""The constants of a battle, as the records that the kernel reads."""
 
 from dataclasses import asdict
 from math import cos, radians, sin, tan
@@ -11,9 +11,9 @@ from components.envs.air_combat.scenarios import BANDS, KINDS, Scenario, Unit
 
 
 def _starts(side: tuple[Unit, ...], scenario: Scenario, *, turned: bool) -> list[tuple[float, float]]:
-    """Return where the units of a side start: detectors and fighters in a column each, evenly spaced.
+    """Return where the units of a side start: one column of detectors and one of fighters, evenly spaced.
 
-    A side that is turned starts at the right, the last of its units at the top. So both see the same from their side.
+    A turned side starts on the right, with the last of its units at the top, so that both sides have the same view.
     """
     width, height = scenario.size
     counts = {kind: sum(unit.kind == kind for unit in side) for kind in KINDS}
@@ -28,7 +28,7 @@ def _starts(side: tuple[Unit, ...], scenario: Scenario, *, turned: bool) -> list
 
 
 def kinds_table(scenario: Scenario) -> Any:
-    """Return what each unit is: (N,) of `records.KIND`, side 1 first."""
+    """Return the properties of each unit: (N,) of `records.KIND`, side 1 first."""
     table = np.zeros(len(scenario.units), KIND)
     starts = _starts(scenario.red, scenario, turned=False) + _starts(scenario.blue, scenario, turned=True)
     for row, unit, start in zip(table, scenario.units, starts, strict=True):
@@ -38,7 +38,7 @@ def kinds_table(scenario: Scenario) -> Any:
         row["source"] = 2 if unit.kind == "fighter" else BANDS.index(unit.radar)
         row["radar_band"] = BANDS.index(unit.radar)
         row["radar_range"], row["radar_points"] = radar.range, radar.points
-        # A rounded cosine: a target exactly at the edge of a sector of 60 degrees is in it.
+        # The cosine is rounded, so that a target exactly at the edge of a sector of 60 degrees is inside.
         row["sector_cos"] = -2.0 if radar.sector == 180.0 else round(cos(radians(radar.sector)), 12)
         row["jammer_band"] = -1 if unit.jammer is None else BANDS.index(unit.jammer)
         row["jammer_points"] = 0 if unit.jammer is None else scenario.jamming.points[unit.jammer]
@@ -48,7 +48,7 @@ def kinds_table(scenario: Scenario) -> Any:
 
 
 def rules_table(scenario: Scenario, **options: float) -> Any:
-    """Return the numbers of a scenario, and these options of the environment: (1,) of `records.RULES`."""
+    """Return the numbers of a scenario and the given options of the environment: (1,) of `records.RULES`."""
     table = np.zeros(1, RULES)
     row = table[0]
     row["red"], row["blue"] = len(scenario.red), len(scenario.blue)

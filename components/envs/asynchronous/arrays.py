@@ -1,4 +1,4 @@
-"""Arrays with a row for each copy, in memory that several processes map."""
+"""Arrays with a row for each copy, in memory shared by several processes."""
 
 import mmap
 import os
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Fields = Mapping[str, tuple[tuple[int, ...], str]]
-"""Of each array by name: the shape of a row, and the dtype as numpy writes it."""
+"""For each array by name: the shape of a row, and the dtype as a numpy string."""
 Rows = Mapping[str, NDArray[Any]]
-"""The rows of one copy, or of some, by the names of the arrays."""
+"""The rows of one or more copies, by the names of the arrays."""
 _LINE = 64
-"""Bytes of a cache line. Rows of an array share lines: a copy writes its rows when no other process reads them."""
+"""Bytes of a cache line. Rows of an array may share one: a copy writes its rows when no other process reads them."""
 
 
 def anonymous_file(nbytes: int) -> int:
-    """Return the descriptor of a file of `nbytes` without a name, so that it ends with the last process that has it."""
+    """Return the descriptor of a file of `nbytes` without a name, which ends with the last process that has it open."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("orchestra-envs", os.MFD_CLOEXEC)
     else:
@@ -30,7 +30,7 @@ def anonymous_file(nbytes: int) -> int:
 
 
 def nbytes_of(fields: Fields, copies: int) -> int:
-    """Return the bytes of the memory of all arrays."""
+    """Return the size of the memory of all arrays, in bytes."""
     return max(sum(map(_nbytes, fields.values(), [copies] * len(fields))), 1)
 
 

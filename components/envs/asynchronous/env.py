@@ -15,7 +15,7 @@ from components.envs.base import Copies, Env, EnvSpec
 from components.envs.skirmish.checks import are_available, check_integers, check_mask, not_available
 
 _TURN_S = 0.5
-"""Seconds after which `recv` returns none, so that a worker whose environments are slow reads its messages."""
+"""Seconds after which `recv` returns no copies, so that a worker with slow environments reads its messages."""
 _FOREVER = float("inf")
 _STEPPED, _LOST = Outcome.STEPPED, Outcome.LOST  # a look-up in the enumeration takes longer than the comparison
 
@@ -29,27 +29,28 @@ class MakeEnv(Protocol):
 class AsyncEnv(Env):
     """B copies of an environment, each made in another process by `make(1, seed=…)`.
 
-    `recv` returns the copies that are ready, at least `min_batch` of them if so many are under way, or fewer
-    `max_wait_s` after the first; the others go on meanwhile. `step` and `reset` wait for all copies.
+    `recv` returns the copies that are ready: at least `min_batch` of them, if that many are under way, or fewer once
+    `max_wait_s` has passed since the first. The others continue meanwhile. `step` and `reset` wait for all copies.
 
-    An environment that crashes, hangs, raises or shows invalid numbers is ended with all that it started, and another
-    is made in its place, with a seed of its own. Its episode is dropped: `failed_copies()` names such copies, which
-    stand at the start of another episode. `restarts` and `episodes_lost` count. No process and no memory outlives this
+    An environment that crashes, hangs, raises or shows invalid numbers is ended with all that it started, and replaced
+    by a new one with a new seed. Its episode is dropped: `failed_copies()` marks such copies, which are at the start of
+    another episode. `restarts` and `episodes_lost` count these events. No process and no shared memory outlives this
     process, however it ends.
 
-    With `min_batch` equal to B each copy waits for all others, for however long. Then nothing depends on time, and the
-    same seeds give the same episodes.
+    With `min_batch` equal to B, each copy waits for all others, however long they take. Then nothing depends on time,
+    and the same seeds give the same episodes.
 
     Args:
         make: a class or function that can be imported, or a `functools.partial` of one with plain arguments.
         n_envs: B.
-        seed: of the environments; each has its own, and another after a restart.
+        seed: seed of all copies; each environment gets its own seed from it, and another one after a restart.
         min_batch: copies to wait for, at most B.
-        max_wait_s: for how long, from the first of them, if `min_batch` is less than B; rounded up to milliseconds.
-        envs_per_process: environments in a process. They crash together. Each has a thread of its own, but those of a
-            `TimedEnv` share one. More than one suits environments that wait outside Python, as for a game or a network.
-        step_timeout_s: an environment whose step takes longer hangs.
-        start_timeout_s: likewise for making an environment and for beginning an episode.
+        max_wait_s: seconds to wait for them after the first, if `min_batch` is less than B; rounded up to milliseconds.
+        envs_per_process: environments in a process. They crash together. Each has its own thread; instances of
+            `TimedEnv` share one. More than one suits environments that wait outside Python, such as for a game or a
+            network.
+        step_timeout_s: an environment whose step takes longer counts as hanging.
+        start_timeout_s: the same for making an environment and for beginning an episode.
 
     Raises:
         ValueError: a number out of its range.
@@ -103,7 +104,7 @@ class AsyncEnv(Env):
         self.terminated, self.truncated, self.won = (arrays[name] for name in FLAGS)
         self._actions = arrays["actions"]
         self._over = np.ones(n_envs, np.bool_)  # (B,): no episode under way
-        self._lost = np.zeros(n_envs, np.bool_)  # (B,): an episode was lost, and its successor is being begun
+        self._lost = np.zeros(n_envs, np.bool_)  # (B,): an episode was lost, and the next one is starting
         self._failed = np.zeros(n_envs, np.bool_)  # (B,): as `failed_copies` returns it
 
     def __repr__(self) -> str:
@@ -121,18 +122,18 @@ class AsyncEnv(Env):
 
     @property
     def process_ids(self) -> list[int]:
-        """The processes of the environments, without the one that they are forked from."""
+        """IDs of the environments' processes, without the one from which they are forked."""
         return self._pool.process_ids
 
     def failed_copies(self) -> NDArray[np.bool_]:
-        """Return which of the copies last received (B,) have lost their episode; they are at the start of another."""
+        """Return which copies (B,) of those last received lost their episode; they are at the start of another."""
         return self._failed
 
     def fields(self) -> Mapping[str, NDArray[Any]]:
         return self._shown
 
     def send(self, actions: NDArray[Any], copies: Copies) -> None:
-        """Begin a step in these copies, with `actions` (n, A), or whatever shape they are declared with.
+        """Begin a step in these copies, with `actions` (n, A) or of the declared shape.
 
         Raises:
             ValueError: an action that is not available, another shape, or a copy that is under way or whose episode is
@@ -156,9 +157,9 @@ class AsyncEnv(Env):
         self._pool.reset(which.tolist())
 
     def recv(self) -> NDArray[np.int64]:
-        """Wait for copies that are ready; return their numbers, ascending.
+        """Wait for copies to become ready; return their indices, ascending.
 
-        There are none after half a second, unless all copies wait for each other.
+        Return none after half a second, unless all copies wait for each other.
 
         Raises:
             EnvFailed: an environment failed several times in a row.
@@ -170,7 +171,7 @@ class AsyncEnv(Env):
                 return ready
 
     def step(self, actions: NDArray[Any]) -> None:
-        """Make one step in every copy: `actions` (B, A), or whatever shape they are declared with.
+        """Make one step in every copy, with `actions` (B, A) or of the declared shape.
 
         Raises:
             ValueError, EnvFailed: as `send` and `recv`.
@@ -180,7 +181,7 @@ class AsyncEnv(Env):
         self._wait_for_all()
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
-        """Start a new episode in the copies that `which` (B,) names; in all of them without it.
+        """Start a new episode in the copies selected by `which` (B,), or in all copies if it is None.
 
         Raises:
             ValueError: `which` is not a mask of shape (B,), or a copy is under way.
@@ -226,7 +227,7 @@ class AsyncEnv(Env):
         return int(np.random.SeedSequence(self._seed, spawn_key=(copy, start)).generate_state(1)[0]) >> 1
 
     def _begun(self, b: int, outcome: Outcome) -> None:
-        """Note whether a copy that is ready begins an episode in place of a lost one."""
+        """Note whether a ready copy begins an episode that replaces a lost one."""
         if outcome is Outcome.RESET:
             self._failed[b], self._lost[b] = self._lost[b], False
         elif outcome is Outcome.RENEWED:

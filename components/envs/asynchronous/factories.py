@@ -1,4 +1,4 @@
-"""Factories of environments as plain values, so that another process can build the same without unpickling."""
+"""Factories of environments as plain values, so that another process can rebuild them without unpickling."""
 
 import functools
 import importlib
@@ -14,7 +14,7 @@ _PLAIN = (bool, int, float, str, bytes)
 
 
 def described(value: Any) -> Any:
-    """Return a factory, or an argument of one, in lists, strings and numbers.
+    """Return a factory, or an argument of one, as lists, strings and numbers.
 
     A factory is a function or class that can be imported, or a `functools.partial` of one with plain arguments: None,
     numbers, strings, bytes, lists, tuples, dicts, or factories again.
@@ -44,7 +44,7 @@ def described(value: Any) -> Any:
 
 
 def built(description: Any) -> Any:
-    """Return the value that `described` was given; functions and classes are imported.
+    """Return the value that was given to `described`; functions and classes are imported.
 
     Raises:
         UsageError: a function or class cannot be found.
@@ -76,7 +76,7 @@ def _found(module: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _file_of(module: str) -> str:
-    """Return the file of a module that cannot be imported by its name: the program itself, or an experiment."""
+    """Return the file of a module that cannot be imported by name (the program itself, an experiment), or empty."""
     if module != "__main__" and importlib.util.find_spec(module) is not None:
         return ""
     file = getattr(sys.modules[module], "__file__", None)
@@ -90,7 +90,7 @@ def _file_of(module: str) -> str:
 def _imported(name: str, file: str) -> Any:
     if not file:
         return importlib.import_module(name)
-    # Not as __main__: what a program does under `if __name__ == "__main__"` is not done again.
+    # Not as __main__: the code under `if __name__ == "__main__"` must not run again.
     name = "__orchestra_main__" if name == "__main__" else name
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)

@@ -1,7 +1,7 @@
-"""What an environment's process and its owner say to each other.
+"""The protocol between an environment's process and its owner.
 
-A command and a reply begin with one byte. The frequent ones are that byte alone, since the arrays are in shared memory.
-The others go on with a length of four bytes, big-endian, and msgpack. Nothing is unpickled.
+Each command or reply begins with one byte. Frequent ones have only that byte, because the arrays are in shared memory.
+The others continue with a length of four bytes, big-endian, and a msgpack body. Nothing is unpickled.
 """
 
 import os
@@ -19,12 +19,12 @@ INFO, ERROR, REFUSED = b"i", b"e", b"x"
 """Replies with a body: done, and infos; the environment failed; it cannot be made on this system at all."""
 BODIES = (INFO, ERROR, REFUSED)
 LIMIT = 1 << 26
-"""Bytes of a body at most."""
+"""Maximum size of a body, in bytes."""
 _ARRAY = 1
 
 
 def packed(value: Any) -> bytes:
-    """Return plain values and arrays as msgpack.
+    """Return plain values and arrays as msgpack, after its length in four bytes.
 
     Raises:
         TypeError: a value is neither.
@@ -34,10 +34,10 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(body: bytes | bytearray) -> Any:
-    """Return what `packed` was given.
+    """Return the value of a body that `packed` made.
 
     Raises:
-        ValueError: the bytes are no msgpack.
+        ValueError: the bytes are not msgpack.
     """
     try:
         return msgpack.unpackb(body, ext_hook=_array, strict_map_key=False)
@@ -72,18 +72,18 @@ def _exactly(descriptor: int, size: int) -> bytes:
 
 
 def send_message(channel: socket.socket, value: Any, descriptors: list[int] | None = None) -> None:
-    """Send a value over a socket, and descriptors of files."""
+    """Send a value and file descriptors over a socket."""
     data = packed(value)
     sent = socket.send_fds(channel, [data], descriptors or [])
     channel.sendall(data[sent:])
 
 
 def receive_message(channel: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
-    """Receive a value over a socket, and up to `most` descriptors of files.
+    """Receive a value and up to `most` file descriptors over a socket.
 
     Raises:
         EOFError: the other end is gone.
-        OSError: it is, or is silent for longer than the socket's timeout.
+        OSError: the connection fails, the socket times out, or the message is larger than `LIMIT`.
     """
     data, descriptors, _, _ = socket.recv_fds(channel, 4, most)
     try:

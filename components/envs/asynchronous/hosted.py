@@ -1,4 +1,4 @@
-"""What an environment's process does with its environment: one copy, whose arrays it writes into shared rows."""
+"""One copy of an environment in its process, and how its arrays are written into shared rows."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,9 +19,9 @@ class Hosted(Protocol):
         """The rows that it reads, whose names begin with `actions`, and those that it writes."""
 
     about: dict[str, Any]
-    """What its owner has to know besides, in plain values."""
+    """Further information for the owner, as plain values."""
     preload: bool
-    """True if it is an `Env` with a `preload`."""
+    """True if it is an `Env` that overrides `preload`."""
 
     def reset(self, rows: Rows, options: dict[str, Any]) -> dict[str, Any]:
         """Start an episode; return infos."""
@@ -37,18 +37,18 @@ class HostedTimed(Hosted, Protocol):
     """One copy of an environment whose steps are shown at a later time."""
 
     def begin(self, rows: Rows) -> float:
-        """Make a step, and write nothing yet; return when `finish` may be called, by `time.monotonic`."""
+        """Make a step but write nothing yet; return the `time.monotonic` from which `finish` may be called."""
 
     def finish(self, rows: Rows) -> dict[str, Any] | None:
-        """Show the step; return infos, or None if the episode was lost and another has begun."""
+        """Write the rows of the step; return infos, or None if the episode was lost and another has begun."""
 
 
 FLAGS = ("terminated", "truncated", "won")
-"""What an environment says of each step besides its fields."""
+"""The flags that an environment sets at each step, besides its fields."""
 
 
 class HostedEnv:
-    """One copy of an `Env`. All that it writes is checked, so that its owner need not.
+    """One copy of an `Env`. It checks all that it writes, so that its owner need not.
 
     Raises:
         ValueError: the environment has several copies.
@@ -77,7 +77,7 @@ class HostedEnv:
         return self.finish(rows)
 
     def finish(self, rows: Rows) -> dict[str, Any] | None:
-        """Write what the last step made; return infos, or None if the episode was lost and another has begun."""
+        """Write the results of the last step; return infos, or None if the episode was lost and another has begun."""
         lost = self._env.failed_copies()
         self._show(rows)
         return None if lost is not None and lost[0] else {}
@@ -99,7 +99,7 @@ class HostedEnv:
             rows[name][...] = getattr(self._env, name)[0]
 
     def _look_anew(self, rows: Rows, shown: Mapping[str, NDArray[Any]]) -> None:
-        """Remember the arrays that the environment shows, which are the same at every step of nearly all of them."""
+        """Cache the environment's arrays, because nearly all environments show the same arrays at every step."""
         self._parts = []
         for name, row in rows.items():
             if name == "actions" or name in FLAGS:
@@ -123,7 +123,7 @@ class HostedTimedEnv(HostedEnv):
         self._timed = env
 
     def begin(self, rows: Rows) -> float:
-        """Make a step, and write nothing yet; return when `finish` may be called, by `time.monotonic`."""
+        """Make a step but write nothing yet; return the `time.monotonic` from which `finish` may be called."""
         return self._timed.begin_step(rows["actions"][None].copy())
 
 
@@ -136,4 +136,4 @@ class _Part(NamedTuple):
     row: NDArray[Any]
 
 
-_any, _all = np.logical_or.reduce, np.logical_and.reduce  # the methods of arrays call them by a function in Python
+_any, _all = np.logical_or.reduce, np.logical_and.reduce  # array methods call these through a Python function

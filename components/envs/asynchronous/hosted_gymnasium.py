@@ -1,4 +1,4 @@
-"""A plain Gymnasium environment as a copy in a process: its spaces as rows of arrays."""
+"""A Gymnasium environment hosted in a process, with its spaces as rows of arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +49,7 @@ def write(space: spaces.Space[Any], value: Any, rows: Rows, name: str) -> None:
 
 
 def read(space: spaces.Space[Any], rows: Rows, name: str) -> Any:
-    """Return copies of the rows, in the structure of the space; of a row of a Discrete a number."""
+    """Return copies of the rows in the structure of the space; the row of a Discrete becomes a number."""
     if isinstance(space, spaces.Dict):
         return {key: read(part, rows, f"{name}/{key}") for key, part in _parts(space)}
     if isinstance(space, spaces.Tuple):

@@ -1,6 +1,7 @@
-"""A pool of environments in processes: commands to those that are ready, results of those that are done.
+"""A pool of environments in processes: it sends commands to ready environments and receives finished results.
 
-EnvPool's `send` and `recv` (Weng et al., 2022) over processes, for environments that wait, crash and hang. K copies.
+It has `send` and `recv` of EnvPool (Weng et al., 2022), but uses processes, for environments that wait, crash and hang.
+K copies.
 """
 
 import os
@@ -25,23 +26,23 @@ from orchestra import UsageError
 _TRIES = 3
 _CLOSING_S = 5.0
 _LITTLE, _MUCH = 64, 1 << 16
-"""Bytes to read of a reply: most are one byte, and memory for many has to be found first."""
+"""Bytes to read of a reply: most replies are one byte, and a large buffer has to be allocated first."""
 _NO_INFOS: dict[str, Any] = {}
 
 log = structlog.get_logger("envs")
 
 
 class EnvFailed(RuntimeError):
-    """An environment could not be started, or not again, after several tries."""
+    """An environment could not be started or restarted after several tries."""
 
 
 class Outcome(IntEnum):
-    """What became of a copy."""
+    """What happened to a copy that is ready."""
 
     STEPPED = 0
     RESET = 1
     LOST = 2
-    """Its process is gone, and its episode with it; it has to be reset."""
+    """Its process and its episode are gone; it must be reset."""
     RENEWED = 3
     """Its episode is lost, and it is at the start of another."""
 
@@ -67,13 +68,13 @@ class Pool:
     """K copies of an environment, in processes that are replaced when they fail.
 
     Args:
-        kind: "env" for an `Env`, "gymnasium" for one of Gymnasium.
+        kind: "env" for an `Env`, "gymnasium" for a Gymnasium environment.
         make: the factory of the environments: a function or class that can be imported, or a partial of one.
         copies: K.
-        seeds: the seed of the environment of a copy, given its number and how often it was started before.
-        envs_per_process: copies in a process, each in a thread of its own. They crash together.
-        step_timeout_s: an environment whose step takes longer hangs.
-        start_timeout_s: likewise for starting a process, making an environment, and beginning an episode.
+        seeds: returns the seed of a copy's environment, from its number and how often it was started before.
+        envs_per_process: copies in a process, each in its own thread unless it is a `TimedEnv`. They crash together.
+        step_timeout_s: an environment whose step takes longer counts as hanging.
+        start_timeout_s: the same for starting a process, making an environment, and beginning an episode.
 
     Raises:
         ValueError: a number out of its range.
@@ -114,10 +115,10 @@ class Pool:
         said = self._first_description()
         self._fields = {name: (tuple(shape), str(dtype)) for name, (shape, dtype) in said["fields"].items()}
         self.about: dict[str, Any] = said["about"]
-        """What the environment says of itself."""
+        """Further information about the environment: `Hosted.about`."""
         self._memory = anonymous_file(nbytes_of(self._fields, copies))
         self.arrays: Mapping[str, NDArray[Any]] = shared_arrays(self._memory, self._fields, copies)
-        """The environments' own memory by name, (K, …). The rows of a pending copy are being written."""
+        """The environments' own memory by name, (K, …). A pending copy may write its rows at any time."""
         self._processes: list[EnvProcess | None] = [None] * copies
         self._tasks = [_Task.IDLE] * copies
         self._options: list[dict[str, Any]] = [{}] * copies
@@ -135,13 +136,13 @@ class Pool:
 
     @property
     def process_ids(self) -> list[int]:
-        """The processes of the environments."""
+        """IDs of the environments' processes."""
         return sorted({process.pid for process in self._processes if process is not None})
 
     def step(self, copies: Sequence[int]) -> None:
-        """Begin a step in each of these copies, whose rows of actions have been written.
+        """Begin a step in each of these copies; their rows of actions must have been written.
 
-        A copy that has failed since it was ready makes none: `recv` returns it as lost.
+        A copy that has failed since it was ready makes no step: `recv` returns it as lost.
         """
         copies = [b for b in copies if self._tasks[b] == _Task.READY]
         self._sent(copies, self._step_s)
@@ -150,7 +151,7 @@ class Pool:
         together: dict[EnvProcess, list[int]] = {}
         for b in copies:
             process = self._processes[b]
-            if process is None:  # it ended with another copy, just now
+            if process is None:  # it has just ended with another copy
                 continue
             if process.steps is not None:
                 together.setdefault(process, []).append(b)
@@ -168,7 +169,7 @@ class Pool:
                 self._fail(process, of_process[0], Trouble(f"it is gone ({error})"))
 
     def reset(self, copies: Sequence[int], options: Sequence[dict[str, Any]] | None = None) -> None:
-        """Begin an episode in each of these copies; start their processes where there are none.
+        """Begin an episode in each of these copies; start missing processes.
 
         Raises:
             EnvFailed: a process cannot be started, or the pool is closed.
@@ -182,9 +183,9 @@ class Pool:
             self._command_reset(b)
 
     def recv(self, at_least: int, max_wait_s: float, timeout_s: float) -> list[Result]:
-        """Return the copies that have become ready: `at_least` of them, if so many are pending.
+        """Wait for `at_least` copies to become ready, and return all that are.
 
-        Fewer are returned `max_wait_s` after the first, or if no others are pending, and none after `timeout_s`.
+        Return fewer once `max_wait_s` has passed since the first, once no copy is pending, or after `timeout_s`.
 
         Raises:
             EnvFailed: an environment failed several times in a row.
@@ -199,7 +200,7 @@ class Pool:
                 until = min(until, start if first is None else first + max_wait_s)
             patience = max(until - now, 0.0)
             if patience and at_least > 1 and at_least - len(self._results) >= np.count_nonzero(self.pending):
-                self._wait_for_one(patience)  # of all that are pending, to be woken once for many
+                self._wait_for_one(patience)  # all pending copies are needed: avoid a wake-up for each
                 patience = 0.0
             for descriptor, _ in self._epoll.poll(patience, self._most_events):
                 self._take(descriptor)
@@ -227,7 +228,7 @@ class Pool:
         left = set(processes)
         with select.epoll() as ends:
             for process in processes.values():
-                ends.register(next(iter(process.replies.values())), 0)  # no event but the end
+                ends.register(next(iter(process.replies.values())), 0)  # no event except the end
             of = {next(iter(process.replies.values())): pid for pid, process in processes.items()}
             while left and (now := monotonic()) < until:
                 for descriptor, _ in ends.poll(until - now):
@@ -253,7 +254,7 @@ class Pool:
         self._next_check = min(self._next_check, deadline)
 
     def _wait_for_one(self, patience: float) -> None:
-        """Wait for the reply of the first pending copy, whoever else replies."""
+        """Wait for the reply of the first pending copy, even if others reply earlier."""
         b = int(self.pending.argmax())
         process = self._processes[b]
         assert process is not None
@@ -268,7 +269,7 @@ class Pool:
         b = self._by_reply.get(descriptor)
         if b is None:
             of_several = self._by_done.get(descriptor)
-            if of_several is not None:  # else it ended with another copy of its process, a moment ago
+            if of_several is not None:  # else the process has just ended because another of its copies failed
                 self._take_together(of_several, descriptor)
             return
         process = self._processes[b]
@@ -283,7 +284,7 @@ class Pool:
             self._data[b] += data
             self._parse(b)
         except BlockingIOError:
-            return  # the event was of another process, whose descriptor had this number
+            return  # the event was of an earlier process, whose descriptor had the same number
         except (Trouble, OSError) as error:
             self._fail(process, b, error)
 
@@ -300,7 +301,7 @@ class Pool:
                 b = process.copies[place]
                 self._done(b, _NO_INFOS)
         except BlockingIOError:
-            return  # the event was of another process, whose descriptor had this number
+            return  # the event was of an earlier process, whose descriptor had the same number
         except (Trouble, OSError) as error:
             self._fail(process, b, error)
 
@@ -373,7 +374,7 @@ class Pool:
         raise EnvFailed(f"copy {b}: no environment after {_TRIES} tries; the last: {trouble}")
 
     def _start(self, b: int) -> None:
-        """Start the process of a copy, and with it of those that share it."""
+        """Start the process of a copy and of the copies that share it."""
         first = b - b % self._per_process
         copies = list(range(first, min(first + self._per_process, len(self._processes))))
         seeds = [self._seeds(each, self._started[each]) for each in copies]
@@ -389,7 +390,7 @@ class Pool:
             self._epoll.register(process.done, select.EPOLLIN)
 
     def _fail(self, process: EnvProcess, b: int, trouble: Exception, *, count: bool = True) -> None:
-        """End a process, in which copy `b` failed. Copies that lose an episode become ready; resets are made again."""
+        """End the process in which copy `b` failed. Copies that lose an episode become ready; resets are repeated."""
         log.warning(
             "an environment failed and is replaced",
             copy=b,
@@ -415,7 +416,7 @@ class Pool:
                 self.episodes_lost += 1
                 self.pending[each] = False
                 lost.append(each)
-        # A result that has not been returned yet is of the lost episode.
+        # A result that has not been returned yet belongs to the lost episode.
         self._results = [result for result in self._results if result.copy not in lost]
         self._results += [Result(each, Outcome.LOST, {}) for each in lost]
         if b in again and count:

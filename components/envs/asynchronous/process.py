@@ -1,11 +1,12 @@
-"""The processes that hold environments: a template, and the environments' processes, which it forks.
+"""The processes that hold environments: a template, and the environments' processes, which are forked from it.
 
-The template is started afresh, never forked from its owner, whose threads and sockets it must not have. It imports what
-the environments need once, makes one to describe it, and closes that. It has a single thread, so that it can be forked
-safely; what it has imported, its forks share.
+The template is a fresh process, never a fork of its owner, because it must not inherit the owner's threads and sockets.
+It imports what the environments need, once. A fork of it makes one environment, describes it and closes it. The
+template has a single thread, so that it can be forked safely. Its forks share what it has imported.
 
-All of them end with their owner, however it ends. The template sees the end of its owner and kills the groups of all
-its processes, even of those that hang. The processes see it too, for the template may be gone.
+All these processes end when their owner ends, for whatever reason. The template detects the end of its owner and kills
+the process groups of all its processes, even if they hang. The processes detect it too, because the template may be
+gone.
 """
 
 import gc
@@ -33,11 +34,11 @@ from components.envs.base import TimedEnv
 from orchestra import UsageError
 
 MOST_COPIES = 100
-"""Copies in a process at most: a message over a socket carries 253 descriptors."""
+"""Maximum number of copies in a process, because a message over a socket carries at most 253 descriptors."""
 
 
 def main(descriptor: int) -> None:
-    """Be the template: describe the environment, then fork a process at each request, until the owner is gone."""
+    """Run the template: describe the environment, then fork a process for each request, until the owner is gone."""
     control = socket.socket(fileno=descriptor)
     children: set[int] = set()
     try:
@@ -52,10 +53,10 @@ def main(descriptor: int) -> None:
                     continue
                 pid = os.fork()
                 if not pid:
-                    os.setpgid(0, 0)  # the leader of a group, so that what the environments start ends with them
+                    os.setpgid(0, 0)  # group leader, so that processes that the environments start end with it
                     control.close()
                     _be_process(kind, make, request, descriptors)
-                with suppress(OSError):  # it has done so itself
+                with suppress(OSError):  # the child has already done so
                     os.setpgid(pid, pid)
                 children.add(pid)
                 for each in descriptors:
@@ -69,7 +70,7 @@ def main(descriptor: int) -> None:
 
 
 def _described(control: socket.socket, request: dict[str, Any]) -> Callable[..., Any] | None:
-    """Have a fork make an environment and describe it; return its factory, or None if there is no such environment."""
+    """Send the owner a fork's description of the environment; return the factory, or None if there is none."""
     try:
         make: Callable[..., Any] = built(request["factory"])
     except UsageError as error:
@@ -83,13 +84,13 @@ def _described(control: socket.socket, request: dict[str, Any]) -> Callable[...,
         if said["preload"]:
             make(1, seed=0).preload()
         gc.collect()
-        gc.freeze()  # the collector of a fork does not touch, and so copy, what it shares
+        gc.freeze()  # so that the collector of a fork does not touch, and thereby copy, shared memory
     frames.send_message(control, said)
     return make if "about" in said else None
 
 
 def _asked_of_a_fork(control: socket.socket, kind: str, make: Callable[..., Any]) -> dict[str, Any]:
-    """Return what a process says of an environment that it makes. The process then ends, with all that it started."""
+    """Return the description of an environment that a fork makes. The fork then ends, with all that it started."""
     reads, writes = os.pipe()
     pid = os.fork()
     if not pid:
@@ -99,13 +100,13 @@ def _asked_of_a_fork(control: socket.socket, kind: str, make: Callable[..., Any]
             frames.write(writes, b"", _description(kind, make))
         finally:
             _kill_group(0)
-    with suppress(OSError):  # it has done so itself
+    with suppress(OSError):  # the child has already done so
         os.setpgid(pid, pid)
     os.close(writes)
     try:
         poll = select.poll()
         poll.register(reads, select.POLLIN)
-        poll.register(control, 0)  # no event but the end of the owner
+        poll.register(control, 0)  # no event except the end of the owner
         if reads in dict(poll.poll()):
             return dict(frames.read_body(reads))
         raise EOFError
@@ -143,7 +144,7 @@ class _Copy:
     replies: int
 
     def serve(self) -> None:
-        """Make the environment and do what is asked, until it is closed or fails, or its owner is gone."""
+        """Make the environment and carry out commands until it is closed, it fails, or its owner is gone."""
         with self.reported():
             env = self.hosted()
             while command := os.read(self.commands, 1):
@@ -163,7 +164,7 @@ class _Copy:
         return env
 
     def reply(self, infos: dict[str, Any] | None) -> None:
-        """Say that a step or a reset is made."""
+        """Report that a step or a reset is done."""
         if infos:
             frames.write(self.replies, frames.INFO, infos)
         else:
@@ -182,7 +183,7 @@ class _Copy:
     def _report(self, head: bytes, text: str) -> None:
         with suppress(OSError):  # the owner may be gone
             frames.write(self.replies, head, text)
-        threading.Event().wait()  # until the owner, which has read it, ends this process
+        threading.Event().wait()  # wait until the owner has read it and ends this process
 
 
 def serve_together(copies: Sequence[_Copy], steps: int, done: int) -> None:
@@ -190,12 +191,12 @@ def serve_together(copies: Sequence[_Copy], steps: int, done: int) -> None:
 
     Args:
         copies: 255 at most.
-        steps: descriptor that gives the places of the copies that are to make a step, a byte each.
-        done: descriptor that takes the places of those that have made one.
+        steps: descriptor to read from: the indices of the copies that must make a step, one byte each.
+        done: descriptor to write to: the indices of the copies that have made a step, one byte each.
     """
     envs: list[HostedTimed] = []
-    places: dict[int, int] = {}  # by the descriptors of the copies' own commands
-    due: list[tuple[float, int]] = []  # a heap of the steps under way: time, place of the copy
+    places: dict[int, int] = {}  # indices of copies by their command descriptors
+    due: list[tuple[float, int]] = []  # a heap of the steps in progress: time, index of the copy
     with select.epoll() as epoll:
         epoll.register(steps, select.EPOLLIN)
         for place, copy in enumerate(copies):
@@ -239,7 +240,7 @@ def serve_together(copies: Sequence[_Copy], steps: int, done: int) -> None:
 
 
 def _hosted(kind: str, make: Callable[..., Any], seed: int) -> Hosted:
-    """Make one copy; `kind` says which of the two classes hosts it: "env" or "gymnasium"."""
+    """Make one copy, hosted by the class for its `kind`: "env" or "gymnasium"."""
     if kind == "env":
         env = make(1, seed=seed)
         return HostedTimedEnv(env) if isinstance(env, TimedEnv) else HostedEnv(env)
@@ -249,7 +250,7 @@ def _hosted(kind: str, make: Callable[..., Any], seed: int) -> Hosted:
 
 
 def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], descriptors: list[int]) -> None:
-    """Serve the copies of this process and end; an error ends it too. Copies that block have a thread each."""
+    """Serve the copies of this process, then end it; an error ends it too. Copies that block get one thread each."""
     try:
         gc.enable()
         memory, *pipes = descriptors
@@ -258,7 +259,7 @@ def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], de
         arrays = shared_arrays(memory, fields, request["capacity"])
         os.close(memory)
         threading.Thread(target=_end_with_owner, args=(pipes[1],), daemon=True).start()
-        # What draws from the global generators would draw the same numbers in every fork.
+        # Otherwise, code that draws from the global generators would draw the same numbers in every fork.
         random.seed(request["seeds"][0])
         np.random.seed(request["seeds"][0] % (1 << 32))  # noqa: NPY002, TID251  # users' environments may use it
         copies = [
@@ -281,12 +282,12 @@ def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], de
 
 
 def _rows(arrays: Mapping[str, NDArray[Any]], b: int) -> Rows:
-    """Return views of the rows of a copy; of a number too."""
+    """Return views of the rows of copy `b`; a number becomes an array without dimensions."""
     return {name: array[b : b + 1].reshape(array.shape[1:]) for name, array in arrays.items()}
 
 
 def _end_with_owner(replies: int) -> None:
-    """End this process and what it started once nobody reads its replies, even while an environment hangs."""
+    """End this process and what it started once its replies have no reader, even while an environment hangs."""
     poll = select.poll()
     poll.register(replies, select.POLLERR)
     poll.poll()

@@ -1,4 +1,4 @@
-"""The owner's side of the environments' processes: starts them through a template, and ends them."""
+"""The owner's side of the environments' processes: it starts them through a template, and ends them."""
 
 import os
 import signal
@@ -35,12 +35,12 @@ class EnvProcess:
         self.commands = dict(zip(copies, commands, strict=True))
         self.replies = dict(zip(copies, replies, strict=True))
         self.steps = steps
-        """Takes the places in `copies` of those that are to make a step, a byte each; None if each has its command."""
+        """Takes the indices in `copies` that must make a step, one byte each; None if each copy gets a command."""
         self.done = done
-        """Gives the places in `copies` of those that have made a step, a byte each; None if each has its reply."""
+        """Gives the indices in `copies` that have made a step, one byte each; None if each copy sends a reply."""
 
     def kill(self) -> None:
-        """End the process and all that it started. Its number is not another's: the template has not reaped it."""
+        """Kill the process and all that it started. Its PID is not reused yet: the template has not reaped it."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for descriptor in (*self.commands.values(), *self.replies.values(), self.steps, self.done):
@@ -49,12 +49,12 @@ class EnvProcess:
 
 
 class Template:
-    """The process that the environments' processes are forked from. Another is started in place of one that died.
+    """The process from which the environments' processes are forked. If it dies, a new one is started.
 
     Args:
         kind: "env" or "gymnasium".
         make: the factory of the environments.
-        timeout_s: for one answer; the first one comes when all is imported and an environment is made.
+        timeout_s: seconds for one answer; before the first, everything is imported and an environment is made.
     """
 
     def __init__(self, kind: str, make: Callable[..., Any], *, timeout_s: float) -> None:
@@ -65,7 +65,7 @@ class Template:
         self._timed = False  # whether one thread can serve all copies of a process
 
     def describe(self) -> dict[str, Any]:
-        """Start the process; return what it says of the environment: `fields` and `about`.
+        """Start the process; return its description of the environment, with `fields` and `about`.
 
         Raises:
             Trouble: the environment cannot be made.
@@ -83,7 +83,7 @@ class Template:
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                # Environments share the processors, so none starts threads for each of them.
+                # Environments share the processors, so none starts a thread for each processor.
                 env={**dict.fromkeys(_THREADS, "1"), **os.environ},
             )
         said = self._ask(self._request)
@@ -118,18 +118,18 @@ class Template:
         finally:
             for descriptor in theirs[1:]:
                 os.close(descriptor)
-        for descriptor in own_reads:  # an event may be of an earlier pipe with the same number
+        for descriptor in own_reads:  # an event may belong to an earlier pipe with the same number
             os.set_blocking(descriptor, False)
         shared = (own_writes[-1], own_reads[-1]) if together else (None, None)
         n = len(copies)
         return EnvProcess(copies, pid, list(own_writes[:n]), list(own_reads[:n]), *shared)
 
     def reap(self, process: EnvProcess) -> None:
-        """Have the process, which was killed, removed from the system's table."""
+        """Have the template reap the killed process, which removes it from the system's process table."""
         if self._control is not None:
             try:
                 frames.send_message(self._control, {"reap": process.pid})
-            except OSError:  # the template is gone, and whoever adopted its children reaps them
+            except OSError:  # the template is gone; the process that adopted its children reaps them
                 self.close()
 
     def close(self) -> None:

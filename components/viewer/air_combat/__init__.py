@@ -1,1 +1,1 @@
-"""Looking at air combats."""
+"""Air combats shown in the terminal and as pictures."""

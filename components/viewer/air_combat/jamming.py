@@ -1,4 +1,4 @@
-"""Which radars are jammed, and by whom: the rules of the simulator, read from what was recorded."""
+"""Which jammers jam which radars: the rules of the simulator, applied to a recording."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ class Jammed:
 
     by: int
     barrage: bool
-    """It jams its whole band, not one point."""
+    """True if it jams its whole band, not one point."""
     radars: tuple[int, ...]
-    """Those whose range it cuts."""
+    """The units whose radar range it reduces."""
 
 
 def share_left(unit: Any, kind: Any) -> float:
-    """Return what is left of the range of a radar that is on: 1 if it is not jammed."""
+    """Return the remaining share of the range of a radar that is on: 1 if it is not jammed."""
     return float(unit["reach"] / kind["radar_range"])
 
 
 def jammed_by(units: NDArray[Any], kinds: NDArray[Any], recorded: AirRound) -> Iterator[Jammed]:
-    """Yield the jammers that are on, of units and kinds (N,)."""
+    """Yield the jammers that are on, among the units (N,) of these kinds (N,)."""
     side = np.arange(len(units)) < recorded.n_agents
     for j in np.flatnonzero(units["alive"] & (units["jammer"] > 0)):
         barrage = bool(units["jammer"][j] > kinds["jammer_points"][j])

@@ -1,4 +1,4 @@
-"""What stands above and beneath the map: step, outcome, what each side has left, and what the marks mean."""
+"""The text above and below the map: step, outcome, what each side has left, and the meaning of the marks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from components.viewer.air_combat import marks
 from components.viewer.air_combat.recording import AirFrame, AirRound
 
-# Okabe and Ito's palette: told apart by the colour-blind. Red is filled and blue hollow, for those who print in grey.
+# Okabe and Ito's palette, which colour-blind people can tell apart. Red is filled, blue hollow, for prints in grey.
 RED, BLUE = "#d55e00", "#0072b2"
 SIDES = (RED, BLUE)
 INK = "#202020"
@@ -22,7 +22,7 @@ _COLUMNS = (0.27, 1.98, 3.88, 5.62)  # inches from the left
 
 
 def header(figure: Figure, recorded: AirRound, frame: AirFrame, total: float) -> None:
-    """Write the scenario, the step, the reward and the outcome, and beneath what each side has left."""
+    """Write the scenario, the step, the reward and the outcome, and below them what each side has left."""
     upper, lower = 1.0 - 0.17 / total, 1.0 - 0.40 / total
     text: dict[str, Any] = {"color": INK, "va": "center"}
     figure.text(0.012, upper, recorded.scenario.name, fontsize=10, fontweight="bold", **text)
@@ -59,7 +59,7 @@ _LEFT = np.array([-1.7, 0.0])
 
 
 def _shapes(shape: marks.Corners, size: float = _UNIT) -> Draw:
-    """Return what draws a shape for each side."""
+    """Return a function that draws a shape for each side."""
 
     def draw(axes: Axes, point: marks.Corners) -> None:
         for side, colour in enumerate(SIDES):
@@ -73,7 +73,7 @@ def _shapes(shape: marks.Corners, size: float = _UNIT) -> Draw:
 def _lines(
     lines: list[marks.Corners], colour: str = RED, style: Any = "-", width: float = 0.8, fill: float = 0
 ) -> Draw:
-    """Return what draws lines, and fills them if they are to be."""
+    """Return a function that draws lines; if `fill` is not 0, it fills the first one with this opacity."""
 
     def draw(axes: Axes, point: marks.Corners) -> None:
         placed = [point + _UNIT * line for line in lines]
@@ -85,7 +85,7 @@ def _lines(
 
 
 def _points(marker: str, colour: str = RED) -> Draw:
-    """Return what draws an open marker of a known unit."""
+    """Return a function that draws an open marker of a known unit."""
 
     def draw(axes: Axes, point: marks.Corners) -> None:
         axes.scatter(point[0], point[1], s=42, marker=marker, facecolors="none", edgecolors=colour, linewidths=0.9)
@@ -101,7 +101,7 @@ def _crosses(axes: Axes, point: marks.Corners) -> None:
 
 
 def _flight(style: Any, size: float) -> Draw:
-    """Return what draws a missile and its line."""
+    """Return a function that draws a missile and its line."""
 
     def draw(axes: Axes, point: marks.Corners) -> None:
         start, end = point + _UNIT * _LEFT, point - _UNIT * _LEFT
@@ -126,4 +126,4 @@ _MARKS: list[tuple[Draw, str]] = [
     (_points("s"), "red sees it by radar"),
     (_points("D"), "red fixes it by receivers"),
 ]
-"""In columns."""
+"""Marks and their meanings, column by column."""

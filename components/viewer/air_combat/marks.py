@@ -1,4 +1,4 @@
-"""Shapes that stand for units, missiles, jammers and radar sectors: corners (K, 2), in units of the map.
+"""Shapes for units, missiles, jammers and radar sectors: corners (K, 2), in units of the map.
 
 Angles are in degrees, clockwise from the positive x axis on a map whose y points down.
 """
@@ -19,20 +19,20 @@ def towards(degrees: float) -> Corners:
 
 
 def turned(corners: Corners, degrees: float) -> Corners:
-    """Return a shape that pointed along the x axis and now points at this angle."""
+    """Return a shape that points along the x axis, turned to point at this angle."""
     ahead = towards(degrees)
     rows: Corners = corners @ np.array([ahead, [-ahead[1], ahead[0]]])
     return rows
 
 
 def arc(radius: float, middle: float, half: float) -> Corners:
-    """Return points of a circle about the origin, from `half` degrees before an angle to as many behind it."""
+    """Return points of a circle around the origin, from `half` degrees before the angle `middle` to `half` after it."""
     angles = np.deg2rad(np.linspace(middle - half, middle + half, max(round(half / 2.0), 8)))
     return radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def sector(radius: float, middle: float, half: float) -> Corners:
-    """Return a closed sector about an angle; the whole circle where half of it is 180 degrees."""
+    """Return a closed sector around the angle `middle`; the whole circle if `half` is 180 degrees."""
     if half >= 180.0:
         return arc(radius, middle, 180.0)
     return np.concatenate([np.zeros((1, 2)), arc(radius, middle, half), np.zeros((1, 2))])
@@ -43,7 +43,7 @@ DETECTOR = np.concatenate([sector(1.05, 180.0, 150.0)[1:-1], [(1.7, 0.0)]])
 
 
 def burst(radius: float, spikes: int = 11) -> Corners:
-    """Return a closed zigzag about the origin."""
+    """Return a closed zigzag around the origin."""
     angles = np.arange(2 * spikes + 1) * np.pi / spikes
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return points * np.where(np.arange(2 * spikes + 1) % 2 == 1, radius * 0.8, radius)[:, None]

@@ -1,4 +1,4 @@
-"""One step of an air combat as a figure, fit to be printed. Distances are in units of the map; y points down."""
+"""One step of an air combat as a printable figure. Distances are in units of the map; y points down."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,14 +31,14 @@ _HALO = [withStroke(linewidth=1.8, foreground="white")]
 def round_figure(recorded: AirRound, step: int, *, dpi: float = 160.0) -> Figure:
     """Return a figure of the round after `step` steps. The caller owns it and may change or save it.
 
-    The legend beneath names the marks. Red is filled, blue is hollow, so that no colour is needed.
+    The legend below the map explains the marks. Red is filled, blue is hollow, so that no colour is needed.
 
     Raises:
         IndexError: the round had no such step.
     """
     frame = recorded.frames[step]
     width, height = recorded.scenario.size
-    around = _AROUND * max(width, height)  # units at the border are seen whole
+    around = _AROUND * max(width, height)  # units at the border are fully visible
     inches = (WIDTH - 2 * MARGIN) * (height + 2 * around) / (width + 2 * around)
     total = legend.HEADER + inches + legend.FOOTER
     figure = Figure(figsize=(WIDTH, total), dpi=dpi, facecolor="white")
@@ -61,7 +61,7 @@ def round_figure(recorded: AirRound, step: int, *, dpi: float = 160.0) -> Figure
 
 
 def _ground(axes: Axes, width: float, height: float) -> None:
-    """Lines at every 100, and the border."""
+    """Draw a line at every 100 units of the map, and the border."""
     lines: list[Any] = [[(x, 0.0), (x, height)] for x in np.arange(100.0, width, 100.0)]
     lines += [[(0.0, y), (width, y)] for y in np.arange(100.0, height, 100.0)]
     axes.add_collection(LineCollection(lines, colors=_GRID, linewidths=0.5, zorder=0))
@@ -82,13 +82,13 @@ class _Drawing:
         self._members = (range(agents), range(agents, len(frame.units)))
 
     def _sides(self) -> Iterator[tuple[str, str, list[int]]]:
-        """Yield each side's colour, the other's, and which of its units live."""
+        """Yield each side's colour, the other side's colour, and its living units."""
         alive = self._frame.units["alive"]
         for (colour, other), members in zip(((RED, BLUE), (BLUE, RED)), self._members, strict=True):
             yield colour, other, [i for i in members if alive[i]]
 
     def radars(self) -> None:
-        """Sectors as far as they reach in this step. Those of blue have dashed outlines; jammed ones are striped."""
+        """Draw radar sectors with their range in this step; blue ones with dashed outlines, jammed ones striped."""
         for (colour, _, living), style in zip(self._sides(), ("-", (0, (4.0, 2.0))), strict=True):
             plain: list[marks.Corners] = []
             jammed: list[marks.Corners] = []
@@ -119,7 +119,7 @@ class _Drawing:
         return self._recorded.scenario.radars[self._recorded.scenario.units[i].radar]
 
     def destroyed(self) -> None:
-        """Crosses, with the step; bold ones in the last ten steps."""
+        """Draw a cross for each destroyed unit, with the step; bold crosses for the last ten steps."""
         for i, step in self._recorded.destroyed(self._frame.step).items():
             colour, fill = (RED, RED) if i < self._recorded.n_agents else (BLUE, "white")
             fresh = self._frame.step - step < 10
@@ -129,7 +129,7 @@ class _Drawing:
             self._label(point + np.array([0.0, 1.6 * self._size]), str(step), INK, alpha=1.0 if fresh else 0.6)
 
     def bearings(self) -> None:
-        """Where receivers hear radars from that their side does not know. None where there are too many."""
+        """Draw the bearings of radars that receivers hear but their side does not know; none if there are too many."""
         units, frame = self._frame.units, self._frame
         heard = frame.hears & units["alive"][:, None] & (units["alive"] & ~units["known"])[None, :]
         if heard.sum() > _MOST_BEARINGS:
@@ -142,7 +142,7 @@ class _Drawing:
             self._axes.add_collection(line)
 
     def known(self) -> None:
-        """Squares round units that a radar of the other side sees, diamonds where its receivers fix them."""
+        """Draw squares around units that a radar of the other side sees, diamonds where its receivers fix them."""
         for _, other, living in self._sides():
             units = self._frame.units[living]
             seen = units[units["known"] & (units["source"] != PASSIVE)]
@@ -154,7 +154,7 @@ class _Drawing:
             self._axes.add_collection(LineCollection(errors, colors=other, linewidths=0.6, zorder=3))
 
     def jammers(self) -> None:
-        """A zigzag ring round a jammer of the whole band, zigzags to the radars at which one is aimed."""
+        """Draw a zigzag ring around a jammer of the whole band, and zigzags from an aimed one to its radars."""
         bursts: list[marks.Corners] = []
         colours: list[str] = []
         for jammed in jammed_by(self._frame.units, self._kinds, self._recorded):
@@ -172,10 +172,10 @@ class _Drawing:
             dx, dy = self._where[j] - self._where[jammed.by]
             waves.append(marks.zigzag(float(np.hypot(dx, dy)), float(np.rad2deg(np.arctan2(dy, dx)))))
         course = float(self._frame.units["course"][jammed.by])
-        return waves or [marks.zigzag(3.5 * self._size, course)]  # the point is nobody's
+        return waves or [marks.zigzag(3.5 * self._size, course)]  # no radar in range uses the jammed point
 
     def missiles(self) -> None:
-        """In flight, with a line to where the target is known or was last known; dashed for medium ones."""
+        """Draw missiles in flight, each with a line to its target's last known position; dashed for medium ones."""
         flying = self._frame.missiles
         for k, colour in enumerate(SIDES):
             mine = flying[(flying["attacker"] >= self._recorded.n_agents) == bool(k)]
@@ -195,7 +195,7 @@ class _Drawing:
                 self._axes.add_collection(PolyCollection(bodies, zorder=6, **body))
 
     def units(self) -> None:
-        """Each a dart or a disc with a nose along its course, with its number, and its sub-task where it has one."""
+        """Draw each unit as a dart or a disc with a nose along its course, with its number and its sub-task, if any."""
         for colour, _, living in self._sides():
             for i in living:
                 unit = self._frame.units[i]
@@ -210,6 +210,6 @@ class _Drawing:
                 self._label(behind, " ".join(words), colour)
 
     def _label(self, point: NDArray[np.float64], words: str, colour: str, alpha: float = 1.0) -> None:
-        """A few small letters on a white halo, which end at the border of the map."""
+        """Write a few small letters on a white halo, cut off at the border of the axes."""
         style: dict[str, Any] = {"color": colour, "alpha": alpha, "fontsize": 6.0, "ha": "center", "va": "center"}
         self._axes.text(point[0], point[1], words, path_effects=_HALO, clip_on=True, zorder=7, **style)

@@ -1,4 +1,4 @@
-"""Who commands red in the rounds that are watched: rules, chance, or a policy that has learnt.
+"""Players that command red in the rounds that are shown: rules, random actions, or a trained policy.
 
 Shapes: A agents, U actions. One round at a time.
 """
@@ -12,15 +12,15 @@ from components.envs.air_combat.env import AirCombat
 from components.policies.acting import ActingPolicy
 
 Player = Callable[[AirCombat], Iterator[tuple[str, ...]]]
-"""A function that makes one step in an environment of one battle. It yields after each world step, and names what each
-agent is about, or nothing. Each round gets a new one."""
+"""A function that makes one step in an environment of one battle. After each world step it yields the sub-tasks of the
+agents, or an empty tuple. Each round gets a new one."""
 
 PlayerFactory = Callable[[AirCombat, np.random.Generator], Player]
 """Makes the player of one round."""
 
 
 def random_player(env: AirCombat, rng: np.random.Generator) -> Player:
-    """Any available action, each as likely."""
+    """Return a player that draws available actions with equal probability."""
 
     def play(env: AirCombat) -> Iterator[tuple[str, ...]]:
         for _ in env.world_steps(np.argmax(rng.random(env.available.shape) * env.available, axis=2)):
@@ -30,7 +30,7 @@ def random_player(env: AirCombat, rng: np.random.Generator) -> Player:
 
 
 def rule_player(rule: Rule) -> PlayerFactory:
-    """The rules of an opponent, in the place of red."""
+    """Return players that command red by the rules of an opponent."""
 
     def play(env: AirCombat) -> Iterator[tuple[str, ...]]:
         env.order_by_rules(1, rule)
@@ -41,7 +41,7 @@ def rule_player(rule: Rule) -> PlayerFactory:
 
 
 def policy_player(policy: ActingPolicy) -> PlayerFactory:
-    """A policy of one's own, greedily. Of a hierarchical one, which declares a field `subtask`, sub-tasks are named."""
+    """Return players that act greedily by a policy. If it declares a field `subtask`, they yield the sub-tasks."""
 
     def make(env: AirCombat, rng: np.random.Generator) -> Player:
         hidden = policy.initial_hidden(1)
@@ -62,4 +62,4 @@ def policy_player(policy: ActingPolicy) -> PlayerFactory:
 
 
 PLAYERS: dict[str, PlayerFactory] = {"random": random_player, "easy": rule_player("easy"), "hard": rule_player("hard")}
-"""By the names that the command line uses."""
+"""Players by their names on the command line."""

@@ -15,7 +15,7 @@ from components.envs.air_combat.tables import kinds_table
 from components.viewer.air_combat.players import Player
 
 OUTCOMES = {2: "total win", 1: "win", 0: "draw", -1: "loss", -2: "total loss"}
-"""Of red, by their numbers in `records.BATTLE`."""
+"""The outcomes for red, by their numbers in `records.BATTLE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class AirFrame:
     step: int
     units: NDArray[Any]  # (N,) of air_combat.records.UNIT
     missiles: NDArray[Any]  # (F,) of air_combat.records.MISSILE: those in flight
-    hears: NDArray[np.bool_]  # (N, N): whether the receiver of a unit, in a row, hears the radar of another
-    bearing: NDArray[np.float32]  # (N, N, 2): from where, a unit vector
+    hears: NDArray[np.bool_]  # (N, N): at [i, j] whether the receiver of unit i hears the radar of unit j
+    bearing: NDArray[np.float32]  # (N, N, 2): the direction of that radar, a unit vector
     reward: float
-    """The sum of the round so far."""
+    """The sum of rewards of the round so far."""
     subtasks: tuple[str, ...] = ()
-    """What each agent was about, where its policy names it."""
+    """The sub-task of each agent, if its policy names it."""
     outcome: str = ""
     """For red, in the last frame: one of `OUTCOMES`. Empty before."""
 
@@ -49,18 +49,18 @@ class AirRound:
 
     @property
     def n_agents(self) -> int:
-        """How many of the units are red."""
+        """Number of red units."""
         return len(self.scenario.red)
 
     @property
     def kinds(self) -> NDArray[Any]:
-        """What each unit is: (N,) of `air_combat.records.KIND`."""
+        """The properties of each unit: (N,) of `air_combat.records.KIND`."""
         table: NDArray[Any] = kinds_table(self.scenario)
         return table
 
     @property
     def stride(self) -> int:
-        """A missile is seen three times in its flight."""
+        """World steps per frame of a film: with 3, a missile is seen three times in its flight."""
         return 3
 
     def busiest(self) -> int:
@@ -73,9 +73,9 @@ class AirRound:
         return {int(i): int(np.argmin(alive[:, i])) for i in np.flatnonzero(~alive[-1])}
 
     def name(self, i: int) -> str:
-        """Return a unit's letter and number: small for red, large for blue, so that no colour is needed.
+        """Return a unit's letter and number; lower case for red, upper case for blue, so that no colour is needed.
 
-        The number is the one by which actions know it.
+        The number is the one that actions use.
         """
         letter = self.scenario.units[i].kind[0]
         return f"{letter}{i}" if i < self.n_agents else f"{letter.upper()}{i - self.n_agents}"

@@ -1,4 +1,4 @@
-"""A step of an air combat in the terminal: the map in characters, and beside it every unit with what it has left."""
+"""A step of an air combat in the terminal: the map in characters, and beside it a list of all units and their state."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -21,11 +21,11 @@ _ARROWS = "→↘↓↙←↖↑↗"
 
 
 def show(recorded: AirRound, frame: AirFrame) -> RenderableType:
-    """One step. A unit is its letter and number, large for blue, with an arrow before it along its course.
+    """Return one step as text. A unit is an arrow along its course, its letter (upper case for blue) and its number.
 
-    Dots are where a radar of red sees, colons where one of blue does, plus signs where both do; `*` is a missile, a
-    cross where a unit was destroyed. The list has long and medium missiles, the reach of the radar with `!` where it is
-    jammed, what the jammer does, `seen` or `fixed` where the other side knows the unit, and its sub-task.
+    Dots mark cells that a radar of red sees, colons those of blue, plus signs those of both. `*` is a missile; a cross
+    marks a destroyed unit. The list has long and medium missiles, the range of the radar (with `!` if it is jammed),
+    the action of the jammer, `seen` or `fixed` if the other side knows the unit, and its sub-task.
     """
     parts = (recorded.scenario.name, f"step {frame.step}/{recorded.scenario.rules.max_steps}")
     title = Text("  ".join([*parts, f"reward so far {frame.reward:.2f}", frame.outcome]).rstrip(), style="bold")
@@ -37,7 +37,7 @@ def show(recorded: AirRound, frame: AirFrame) -> RenderableType:
 
 
 class _Canvas:
-    """Characters with styles, and what part of the map each stands for: twice as high as wide."""
+    """Characters with styles. Each represents a part of the map that is about twice as high as wide."""
 
     def __init__(self, width: float, height: float) -> None:
         self._across, self._down = width, height
@@ -50,18 +50,18 @@ class _Canvas:
         return row, min(int(x / self._across * self._columns), self._columns - 1)
 
     def centres(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return x (1, columns) and y (rows, 1) of the middles of all cells."""
+        """Return x (1, columns) and y (rows, 1) of the centres of all cells."""
         x = (np.arange(self._columns) + 0.5) * self._across / self._columns
         return x[None, :], ((np.arange(_ROWS) + 0.5) * self._down / _ROWS)[:, None]
 
     def write(self, row: int, column: int, word: str, style: str) -> None:
-        """Write a word that begins in a cell, further left where it would not fit."""
+        """Write a word that begins in a cell, or further left if it does not fit."""
         first = max(min(column, self._columns - len(word)), 0)
         for k, letter in enumerate(word):
             self._cells[row][first + k] = (letter, style)
 
     def lines(self) -> Iterator[Text]:
-        """Yield the rows in a frame."""
+        """Yield the rows, with a border around them."""
         yield Text("┌" + "─" * self._columns + "┐", "dim")
         for row in self._cells:
             line = Text(no_wrap=True).append("│", "dim")
@@ -90,7 +90,7 @@ def _map(recorded: AirRound, frame: AirFrame) -> Iterator[Text]:
 
 
 def _covered(recorded: AirRound, frame: AirFrame, canvas: _Canvas, members: range) -> np.ndarray:
-    """(rows, columns): the cells whose middles radars of these units see."""
+    """Return the cells (rows, columns) whose centres the radars of these units see."""
     x, y = canvas.centres()
     covered = np.zeros(np.broadcast_shapes(x.shape, y.shape), np.bool_)
     for i in members:

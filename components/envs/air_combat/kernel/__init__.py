@@ -1,4 +1,4 @@
-"""The battle itself, as plain scalar code: one world step of one battle, and what is shown of it.
+"""The battle itself, as plain scalar code: one world step of one battle, and its observations.
 
 numba compiles this package; with `NUMBA_DISABLE_JIT=1` the same lines run in the interpreter.
 """

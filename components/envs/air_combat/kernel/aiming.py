@@ -1,4 +1,4 @@
-"""Whom to fire at: the rules' choice, which agents with one command for all missiles make as well."""
+"""The choice of targets: by the rules, and for agents with a single command for all missiles."""
 
 from components.envs.air_combat.kernel.compiling import compiled
 from components.envs.air_combat.kernel.constants import AUTOMATIC, FIRE, FIRST_MISSILE, Ints, Record, Records
@@ -6,12 +6,12 @@ from components.envs.air_combat.kernel.sensing import enemies_of
 from components.envs.air_combat.kernel.striking import can_attack, is_due
 
 SALVO = 2
-"""Missiles in flight at a target at which rules, and agents whose targets are the nearest, fire no more."""
+"""Number of missiles in flight at a target from which rules, and agents with targets "nearest", fire no more at it."""
 
 
 @compiled
 def commands_of(n_enemies: int, rules: Record) -> int:
-    """Return K, the commands of an agent with so many enemies."""
+    """Return K, the number of commands of an agent."""
     return FIRE + 1 if rules.nearest_targets else FIRST_MISSILE + 2 * n_enemies
 
 
@@ -19,8 +19,8 @@ def commands_of(n_enemies: int, rules: Record) -> int:
 def choose_shot(i: int, units: Records, rules: Record, is_hard: bool) -> int:
     """Return the attack of unit i, 0 for none: a medium missile if one reaches a target, or else a long one.
 
-    Targets at which `SALVO` missiles fly are left alone. The easy opponent fires at the nearest of the others, the hard
-    one at the nearest of those at which the fewest fly.
+    Targets with `SALVO` missiles in flight at them are skipped. Of the others, the easy opponent fires at the nearest,
+    the hard one at that with the fewest missiles in flight at it, and of several at the nearest.
     """
     first, last = enemies_of(i, units, rules)
     for medium in (True, False):
@@ -41,20 +41,20 @@ def choose_shot(i: int, units: Records, rules: Record, is_hard: bool) -> int:
 
 @compiled
 def aimed(i: int, attack: int, units: Records, rules: Record) -> int:
-    """Return the attack that an order of unit i stands for now: with `AUTOMATIC` the hard rules' choice."""
+    """Return the attack that an order of unit i means now; `AUTOMATIC` means the hard rules' choice."""
     return choose_shot(i, units, rules, True) if attack == AUTOMATIC else attack
 
 
 @compiled
 def make_attack(i: int, standing: int, is_last: bool, units: Records, rules: Record) -> int:
-    """Return the attack, 0 for none, that unit i makes now of one that stands: if it can, or has no other step."""
+    """Return the attack of unit i in this world step: the standing one if it is possible or `is_last`, else 0."""
     attack = aimed(i, standing, units, rules)
     return attack if is_last or is_due(i, attack, units, rules) else 0
 
 
 @compiled
 def can_fire(i: int, units: Records, kinds: Records, rules: Record) -> bool:
-    """Return whether unit i can fire at a target now, or perhaps in the world steps of this step but the last."""
+    """Return whether unit i can fire at a target now, or perhaps by the last world step of this step."""
     first, last = enemies_of(i, units, rules)
     for j in range(first, last):
         margin = (rules.frame_skip - 1) * (kinds[i].speed + kinds[j].speed)
@@ -67,7 +67,7 @@ def can_fire(i: int, units: Records, kinds: Records, rules: Record) -> bool:
 
 @compiled
 def _distance_key(i: int, j: int, units: Records) -> float:
-    """Return what `by_distance` sorts by: a squared distance, or a number beyond all of a map."""
+    """Return the sort key of `by_distance`: a squared distance, or a number above all those on a map."""
     target = units[j]
     if not target.alive:
         return 2e18
@@ -79,9 +79,9 @@ def _distance_key(i: int, j: int, units: Records) -> float:
 
 @compiled
 def by_distance(i: int, units: Records, rules: Record, order: Ints) -> None:
-    """Write the enemies of unit i to `order` (E,): by distance to where they were last known, the dead last.
+    """Write the enemies of unit i to `order` (E,): by distance to their last known positions, dead enemies last.
 
-    Enemies at the same place keep their order. Those never known come after those that were, by number.
+    Enemies at the same distance keep their order. Enemies never known come after the known ones, by number.
     """
     first, last = enemies_of(i, units, rules)
     for j in range(first, last):

@@ -1,4 +1,4 @@
-"""B battles: what Python calls."""
+"""The functions that Python calls, on B battles."""
 
 from components.envs.air_combat.kernel.aiming import aimed, make_attack
 from components.envs.air_combat.kernel.commanding import order_action, order_side
@@ -12,7 +12,7 @@ from components.envs.air_combat.kernel.views import show
 
 @compiled
 def show_battle(b: int, first: int, played: Played, sensed: Sensed, seen: Seen) -> None:
-    """Write what the side whose first unit is `first` is shown of battle b."""
+    """Write the view of battle b for the side whose first unit is `first`."""
     units, _, battles, kinds, rules = played
     sees, hears, bearing, _ = sensed
     obs, state, available = seen
@@ -21,14 +21,14 @@ def show_battle(b: int, first: int, played: Played, sensed: Sensed, seen: Seen) 
 
 @compiled
 def show_all(first: int, played: Played, sensed: Sensed, seen: Seen) -> None:
-    """Write what a side is shown of every battle."""
+    """Write the view of every battle for the side whose first unit is `first`."""
     for b in range(len(played[2])):
         show_battle(b, first, played, sensed, seen)
 
 
 @compiled
 def reset_all(which: Bools, played: Played, sensed: Sensed, seen: Seen, outcome: Outcome) -> None:
-    """Begin a new round in the battles that `which` (B,) names."""
+    """Begin a new round in the battles selected by `which` (B,)."""
     units, _, battles, kinds, rules = played
     sees, hears, bearing, sighted = sensed
     reward, rewards, terminated, truncated, won = outcome
@@ -67,10 +67,11 @@ def order_by_rules_all(first: int, opponent: int, played: Played, sensed: Sensed
 
 @compiled
 def step_all(orders: Ints, played: Played, sensed: Sensed, seen: Seen, outcome: Outcome) -> None:
-    """Play `frame_skip` world steps of every battle; fewer where it ends before.
+    """Play `frame_skip` world steps of every battle; fewer if it ends earlier.
 
-    An attack is made in the first of them in which it can be, or else in the last, where it is invalid. Rules attack in
-    any. A rewards' row is the sum of each agent's own; the team's adds the round's. Both are scaled.
+    An attack is made in the first world step in which it is possible, or else in the last, where it is invalid. Rules
+    can attack in any world step. `rewards` are the sums of each agent's own rewards over the world steps; `reward` is
+    their sum, plus the reward of the round at its end. Both are scaled.
     """
     units, missiles, battles, kinds, rules = played
     sees, hears, bearing, sighted = sensed
@@ -115,7 +116,7 @@ def step_all(orders: Ints, played: Played, sensed: Sensed, seen: Seen, outcome: 
 
 @compiled
 def due_all(attacks: Ints, played: Played, due: Bools) -> None:
-    """Write which of the attacks (B, N) that are ordered can be made now."""
+    """Write to `due` (B, N) which of the ordered attacks (B, N) can be made now."""
     units, _, battles, _, rules = played
     for b in range(len(battles)):
         for i in range(len(units[b])):

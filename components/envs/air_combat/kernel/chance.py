@@ -1,4 +1,4 @@
-"""Chance: each battle carries its own random generator."""
+"""Random numbers: each battle has its own generator."""
 
 from components.envs.air_combat.kernel.compiling import compiled
 from components.envs.air_combat.kernel.constants import Record

@@ -1,4 +1,4 @@
-"""Orders (N, 4): of an agent's action, and of the opponents that follow rules."""
+"""Orders (N, 4) from the actions of agents, and from the rules of opponents."""
 
 from math import atan2, floor, pi, sqrt
 
@@ -30,14 +30,14 @@ from components.envs.air_combat.kernel.constants import (
 from components.envs.air_combat.kernel.sensing import enemies_of
 
 CRANK = 50
-"""Degrees off the target that the hard opponent flies while its missile is on its way: still in the radar's sector."""
+"""Degrees off the target that the hard opponent flies while a missile flies at it: still in the radar's sector."""
 LOST = 2.0
-"""Distance, in steps of flight, from where an enemy was last known at which it is looked for no more."""
+"""Distance, in steps of flight, from the last known position of an enemy at which the search for it ends."""
 
 
 @compiled
 def hop(unit: Record, battle: Record, kind: Record) -> int:
-    """Return another frequency point of a radar, any with the same probability."""
+    """Return another frequency point of a radar, all with equal probability."""
     if kind.radar_points == 1:
         return 1
     if unit.radar == 0:
@@ -47,7 +47,7 @@ def hop(unit: Record, battle: Record, kind: Record) -> int:
 
 @compiled
 def nearest_known(i: int, units: Records, rules: Record) -> int:
-    """Return the nearest living enemy by where the side of unit i last knew it; -1 if it never knew one."""
+    """Return the living enemy with the nearest last known position to unit i; -1 if its side never knew one."""
     unit = units[i]
     best, found = 0.0, -1
     first, last = enemies_of(i, units, rules)
@@ -63,7 +63,7 @@ def nearest_known(i: int, units: Records, rules: Record) -> int:
 
 @compiled
 def reference(i: int, units: Records, rules: Record) -> tuple[float, float]:
-    """Return the unit vector from which an agent counts courses: to `nearest_known`, or else to the other side."""
+    """Return the unit vector of an agent's course 0: towards `nearest_known`, or else towards the other side."""
     j = nearest_known(i, units, rules)
     if j >= 0:
         dx, dy = units[j].last_x - units[i].x, units[j].last_y - units[i].y
@@ -134,10 +134,11 @@ def order_by_rules(
 
     - It searches along its course, and turns to the middle of the map at the border.
     - It approaches the nearest enemy that its side knows or knew.
-    - It evades when it has no missile: it flies away from that enemy. A detector keeps at 0.8 of its radar's range.
+    - It evades when it has no missile: it flies away from that enemy. A detector evades within 0.8 of its radar range.
     - Its radar changes its frequency point in every step.
-    - The hard opponent turns its radar off while receivers fix the nearest enemy, jams the whole band when it hears a
-      radar of it, and flies past its target while a missile is on the way, so that the distance shrinks slowly.
+    - The hard opponent turns its radar off while receivers fix the nearest enemy. It jams the whole band when it hears
+      an enemy radar of that band. It flies past its target while a missile flies at it, so that the distance shrinks
+      slowly.
     """
     unit, kind = units[i], kinds[i]
     orders[i, COURSE] = unit.course

@@ -7,7 +7,7 @@ from components.envs.air_combat.kernel.constants import ATTACK, COS, COURSE, JAM
 
 @compiled
 def line_up(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
-    """Put everybody at the start, with radars on and jammers off."""
+    """Put all units at the start, with radars on and jammers off."""
     for i in range(len(units)):
         unit, kind = units[i], kinds[i]
         is_red = i < rules.red
@@ -44,7 +44,7 @@ def line_up(units: Records, battle: Record, kinds: Records, rules: Record) -> No
 
 @compiled
 def turned(course: int, wanted: int, rate: int) -> int:
-    """Return the course after a step of turning towards the wanted one, the short way; 180 degrees go clockwise."""
+    """Return the course after a step of turning the short way towards the wanted course; 180 degrees go clockwise."""
     change = (wanted - course + 540) % 360 - 180
     if change == -180:
         change = 180

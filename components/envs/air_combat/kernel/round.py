@@ -18,7 +18,7 @@ def sense(
     bearing: Doubles,
     sighted: Bools,
 ) -> None:
-    """Compute who sees, hears and knows whom."""
+    """Compute which units are seen, heard and known, and by which."""
     jam_all(units, battle, kinds, rules)
     look_all(units, kinds, rules, sees, sighted)
     hear_all(units, battle, kinds, rules, hears, bearing)
@@ -27,7 +27,7 @@ def sense(
 
 @compiled
 def judge(units: Records, battle: Record, rules: Record) -> None:
-    """Decide whether the round is over, and who has won.
+    """Decide whether the round is over, and which side has won.
 
     A side without units has lost totally. A round also ends when no missile is left on a living unit or in the air, or
     after the last step: then the side with more units has won.
@@ -75,7 +75,7 @@ def play_step(
     sighted: Bools,
     orders: Ints,
 ) -> None:
-    """Play a world step: units move, waves propagate, missiles strike."""
+    """Play a world step: units move, sensors are updated, missiles are fired, fly and hit."""
     battle.steps += 1
     for i in range(len(units)):
         units[i].reward = rules.alive if units[i].alive else 0.0

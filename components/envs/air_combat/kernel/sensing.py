@@ -1,4 +1,4 @@
-"""The electromagnetic part of a step: jamming, radars, passive receivers, and what a side knows by them."""
+"""The electromagnetic part of a step: jamming, radars, passive receivers, and what a side knows from them."""
 
 from math import sqrt
 
@@ -9,13 +9,13 @@ from components.envs.air_combat.kernel.constants import COS, PASSIVE, SIN, Bools
 
 @compiled
 def enemies_of(i: int, units: Records, rules: Record) -> tuple[int, int]:
-    """Return the first enemy of unit i, and the one after the last."""
+    """Return the index of the first enemy of unit i, and the index after the last."""
     return (rules.red, len(units)) if i < rules.red else (0, rules.red)
 
 
 @compiled
 def jam_all(units: Records, battle: Record, kinds: Records, rules: Record) -> None:
-    """Find how far each radar reaches under the strongest jammer."""
+    """Compute the range of each radar under the strongest jammer."""
     battle.jammed = 0
     for i in range(len(units)):
         unit = units[i]
@@ -42,7 +42,7 @@ def jam_all(units: Records, battle: Record, kinds: Records, rules: Record) -> No
 
 @compiled
 def in_sector(unit: Record, sector_cos: float, dx: float, dy: float, distance: float) -> bool:
-    """Return whether a point lies in the sector about a unit's course, of half the angle with this cosine."""
+    """Return whether a point lies in the sector around a unit's course, of half the angle with this cosine."""
     return COS[unit.course] * dx + SIN[unit.course] * dy >= sector_cos * distance  # type: ignore[no-any-return]  # numba's
 
 
@@ -56,7 +56,7 @@ def sighting(i: int, j: int, kinds: Records, rules: Record) -> float:
 
 @compiled
 def look_all(units: Records, kinds: Records, rules: Record, sees: Bools, sighted: Bools) -> None:
-    """Find which radar sees whom."""
+    """Find which units each radar sees, and reward sightings."""
     for i in range(len(units)):
         unit = units[i]
         reach2 = unit.reach * unit.reach
@@ -77,7 +77,7 @@ def look_all(units: Records, kinds: Records, rules: Record, sees: Bools, sighted
 
 @compiled
 def hear_all(units: Records, battle: Record, kinds: Records, rules: Record, hears: Bools, bearing: Doubles) -> None:
-    """Find whose radar each fighter's receiver hears, and from where.
+    """Find which radars each fighter's receiver hears, and their bearings.
 
     The error of a bearing is 2 atan(t) with t uniform, which is nearly uniform and needs no trigonometry: its cosine is
     (1 - t²) / (1 + t²), its sine 2t / (1 + t²).
@@ -106,9 +106,9 @@ def hear_all(units: Records, battle: Record, kinds: Records, rules: Record, hear
 def fix(j: int, units: Records, rules: Record, hears: Bools, bearing: Doubles) -> None:
     """Find where the receivers' bearings of unit j cross: the point with the least sum of squared distances to them.
 
-    With u the direction of a bearing and r its receiver, this is the p of Σ(1 - u uᵀ) p = Σ(1 - u uᵀ) r. The
-    determinant of the matrix is the sum of sin² of the angle between each two bearings. There is no fix where it is too
-    small, or where the point lies behind a receiver.
+    With u the direction of a bearing and r its receiver, this is the p with Σ(1 - u uᵀ) p = Σ(1 - u uᵀ) r. The
+    determinant of the matrix is the sum of sin² of the angles between all pairs of bearings. There is no fix if it is
+    too small, or if the point lies behind a receiver.
     """
     target = units[j]
     target.fixed = False
@@ -140,7 +140,7 @@ def fix(j: int, units: Records, rules: Record, hears: Bools, bearing: Doubles) -
 def share_all(
     units: Records, battle: Record, kinds: Records, rules: Record, sees: Bools, hears: Bools, bearing: Doubles
 ) -> None:
-    """Put together what each side knows: a unit that a radar sees, or else that receivers fix."""
+    """Combine what each side knows: units that a radar sees, or else that receivers fix."""
     for j in range(len(units)):
         target = units[j]
         target.known = False

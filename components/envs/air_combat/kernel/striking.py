@@ -10,7 +10,7 @@ from components.envs.air_combat.kernel.sensing import enemies_of
 
 @compiled
 def can_attack(i: int, j: int, medium: bool, units: Records, rules: Record, margin: float) -> bool:
-    """Return whether unit i has such a missile, and knows unit j to be alive and within its range and a margin."""
+    """Return whether unit i has such a missile, and unit j is alive, known, and within its range plus `margin`."""
     unit, target = units[i], units[j]
     left = unit.medium_left if medium else unit.long_left
     if left <= 0 or not target.alive or not target.known:
@@ -22,7 +22,7 @@ def can_attack(i: int, j: int, medium: bool, units: Records, rules: Record, marg
 
 @compiled
 def strike(missile: Record, observed: float, units: Records, battle: Record, kinds: Records, rules: Record) -> None:
-    """Decide on a missile that has arrived.
+    """Decide whether a missile that has arrived hits.
 
     The probability of a hit falls linearly with the distance at which it was fired, and is multiplied by the share of
     its flight in which its target was observed.
@@ -47,7 +47,7 @@ def strike(missile: Record, observed: float, units: Records, battle: Record, kin
 
 @compiled
 def is_due(i: int, attack: int, units: Records, rules: Record) -> bool:
-    """Return whether the attack that unit i is ordered can be made now."""
+    """Return whether the attack that unit i is ordered to make can be made now."""
     first, last = enemies_of(i, units, rules)
     if attack <= 0 or attack > 2 * (last - first):
         return False
@@ -56,9 +56,9 @@ def is_due(i: int, attack: int, units: Records, rules: Record) -> bool:
 
 @compiled
 def attack_all(units: Records, missiles: Records, battle: Record, kinds: Records, rules: Record) -> int:
-    """Carry out the attacks of this step, side 1 first. Returns how many missiles were in flight before.
+    """Carry out the attacks of this step, side 1 first; return the number of missiles in flight before.
 
-    An invalid attack costs its reward and no missile.
+    An invalid attack gets the reward `invalid_attack` and uses no missile.
     """
     before: int = battle.flying
     for i in range(len(units)):
@@ -100,9 +100,9 @@ def attack_all(units: Records, missiles: Records, battle: Record, kinds: Records
 
 @compiled
 def fly_all(before: int, units: Records, missiles: Records, battle: Record, kinds: Records, rules: Record) -> None:
-    """Fly the first `before` missiles a step towards where their targets are known or were last known.
+    """Fly the first `before` missiles a step towards the current or last known positions of their targets.
 
-    Of several that arrive at a target in one step, the one that was fired first has the hit.
+    If several arrive at a target in one step, they are decided in the order of firing, until one hits.
     """
     kept = 0
     for k in range(battle.flying):

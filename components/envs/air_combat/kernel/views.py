@@ -1,7 +1,7 @@
-"""What a side is shown: observations of its agents, its state, and the actions that are available.
+"""The view of a side: observations of its agents, its state, and the actions that are available.
 
-Directions in an agent's observation are turned so that `reference` is the x axis, as the courses of its actions are.
-Distances are divided by `NEAR`. Dead agents observe zeros, and have the action 0 alone.
+Directions in an agent's observation are turned so that `reference` is the x axis, as for the courses of its actions.
+Distances are divided by `NEAR`. Dead agents observe zeros and have only action 0.
 """
 
 from math import sqrt
@@ -41,10 +41,10 @@ from components.envs.air_combat.kernel.striking import can_attack
 
 @compiled
 def offer(i: int, units: Records, kinds: Records, rules: Record, hears: Bools, available: Bools) -> None:
-    """Write which actions (U,) unit i may choose.
+    """Write to `available` (U,) which actions unit i can choose.
 
-    A missile is offered for a known target that it would reach now, or that might come into its range in the world
-    steps of this step but the last; where targets are the nearest, always.
+    A missile is available for a known target that is in its range now, or may be by the last world step of this step.
+    With targets "nearest", it is always available.
     """
     available[:] = False
     unit, kind = units[i], kinds[i]
@@ -85,9 +85,9 @@ def observe(
     bearing: Doubles,
     obs: Floats,
 ) -> None:
-    """Write the observation (O,) of unit i: itself, then each enemy, then each friend but itself.
+    """Write the observation (O,) of unit i: itself, then each enemy, then each friend except itself.
 
-    Enemies come by number, or, where targets are the nearest, by distance.
+    Enemies come in the order of their numbers, or of their distances with targets "nearest".
     """
     obs[:] = 0.0
     unit, kind = units[i], kinds[i]
@@ -97,7 +97,7 @@ def observe(
     c, s = COS[unit.course], SIN[unit.course]
     is_red = i < rules.red
     obs[0] = 1.0
-    # Side 2 sees the map turned by half, so that the same policy serves both sides.
+    # Side 2 sees the map turned by 180 degrees, so that the same policy can command either side.
     obs[1] = (unit.x if is_red else rules.size_x - unit.x) / rules.size_x
     obs[2] = (unit.y if is_red else rules.size_y - unit.y) / rules.size_y
     obs[3] = c * ux + s * uy
@@ -166,14 +166,14 @@ def observe(
 
 @compiled
 def describe(first: int, units: Records, battle: Record, kinds: Records, rules: Record, state: Floats) -> None:
-    """Write the state (S,) of the side whose first unit is `first`: everything, that side's units first."""
+    """Write the state (S,) for the side whose first unit is `first`: all units, that side's first, and the time."""
     n = len(units)
     at = 0
     for k in range(n):
         i = (first + k) % n
         unit, kind = units[i], kinds[i]
         if unit.alive:
-            sign = 1.0 if first == 0 else -1.0  # side 2 sees the map turned by half
+            sign = 1.0 if first == 0 else -1.0  # side 2 sees the map turned by 180 degrees
             state[at] = 1.0
             state[at + 1] = sign * (unit.x / rules.size_x - 0.5)
             state[at + 2] = sign * (unit.y / rules.size_y - 0.5)
@@ -204,7 +204,7 @@ def show(
     state: Floats,
     available: Bools,
 ) -> None:
-    """Write what is shown to the side whose first unit is `first`: 0, or the number of units of side 1."""
+    """Write the view of the side whose first unit is `first`: 0, or the number of units of side 1."""
     for a in range(len(obs)):
         observe(first + a, units, battle, kinds, rules, sees, hears, bearing, obs[a])
         offer(first + a, units, kinds, rules, hears, available[a])

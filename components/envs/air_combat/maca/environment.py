@@ -1,4 +1,4 @@
-"""One air combat behind the interface of MaCA's own class."""
+"""One air combat behind the interface of MaCA's own `Environment` class."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from components.envs.air_combat.scenario_file import scenario_named
 from components.envs.air_combat.scenarios import BANDS, KINDS, Scenario, Unit
 
 SHIPPED = {"1000_1000_fighter10v10": "fighter10v10", "1000_1000_2_10_vs_2_10": "detector2_fighter10"}
-"""MaCA's maps, and ours that are the same."""
+"""MaCA's maps, and the scenarios of this package that are the same."""
 NO_LIMIT = 1_000_000_000
 """Steps of a round with `max_step=0`."""
 
@@ -27,33 +27,33 @@ Rewards = NDArray[np.float64]
 
 
 class Construct(Protocol):
-    """What makes an observation of a raw one."""
+    """Makes an observation from a raw one."""
 
     def obs_construct(self, obs_raw_dict: Raw) -> Any: ...
 
 
 class Environment:
-    """What MaCA's `interface.Environment` is, played by `AirBattles`: same names, same arguments, same answers.
+    """MaCA's `interface.Environment`, played by `AirBattles`, with the same names, arguments and results.
 
-    A round is ready to be played once the environment is made; `reset` begins another. Arguments about the window, the
-    log and names are taken and change nothing.
+    The first round is ready once the environment is made; `reset` begins another. Arguments about the window, the log
+    and names are accepted and have no effect.
 
     Args:
-        map_path: a map of MaCA, as `maps/1000_1000_fighter10v10.map`, a scenario file, which ends in `.toml`, or a
-            scenario of this package by name. MaCA's two maps need not be there.
+        map_path: a map of MaCA, such as `maps/1000_1000_fighter10v10.map`, a scenario file, which ends in `.toml`, or a
+            scenario of this package by name. The files of MaCA's two maps need not exist.
         side1_obs_ind: `raw`, `simple`, or a folder NAME: then `obs_construct.NAME.construct` is imported, and its
-            `ObsConstruct` makes the observations of side 1, red. One's own `obs_construct.simple` goes before ours.
-        side2_obs_ind: the same of side 2, blue.
+            `ObsConstruct` makes the observations of side 1, red. A user's `obs_construct.simple` takes precedence.
+        side2_obs_ind: the same for side 2, blue.
         max_step: steps after which a round ends, 0 for no limit.
-        render: without effect, as the following one.
+        render: without effect.
         render_interval: without effect.
-        random_pos: whether sides start anywhere in their strip.
+        random_pos: whether units start at random places in their side's strip.
         log: without effect.
-        random_seed: for all chance; -1 draws one, which `random_seed` then tells.
-        external_render: without effect, as the following ones.
+        random_seed: for all random numbers; -1 draws a seed, which the attribute `random_seed` then holds.
+        external_render: without effect.
         side1_name: without effect.
         side2_name: without effect.
-        opponent: by what rules side 2 is commanded instead of by `step`'s arguments, as `easy` or `hard`.
+        opponent: rules, such as `easy` or `hard`, that command side 2 instead of `step`'s arguments.
 
     Raises:
         ValueError: there is no such map or observation, or a number is out of its range.
@@ -92,7 +92,7 @@ class Environment:
 
     @property
     def scenario(self) -> Scenario:
-        """What is played."""
+        """The scenario that is played."""
         return self._battles.scenario
 
     def reset(self) -> None:
@@ -107,14 +107,14 @@ class Environment:
         side2_detector_action: Any = None,
         side2_fighter_action: Any = None,
     ) -> bool:
-        """Play a step. Returns whether it was played: False if the round is over.
+        """Play a step; return whether it was played: False if the round is over.
 
         Args:
             side1_detector_action: (n, 2): course in degrees, radar 0 for off or its frequency point.
-            side1_fighter_action: (n, 4): course; radar; jammer 0 for off, a frequency point, or one more than there are
-                for the whole band; attack 0 for none, e for a long missile at enemy e of E, E + e for a medium one.
-            side2_detector_action: of side 2; not looked at if rules command it.
-            side2_fighter_action: of side 2; not looked at if rules command it.
+            side1_fighter_action: (n, 4): course; radar; jammer 0 for off, a frequency point, or the number of points
+                + 1 for the whole band; attack 0 for none, e for a long missile at enemy e of E, E + e for a medium one.
+            side2_detector_action: the same for side 2; ignored if rules command it.
+            side2_fighter_action: the same for side 2; ignored if rules command it.
 
         Raises:
             ValueError: an array of another shape or type, or a number out of its range; nothing has been played then.
@@ -139,7 +139,7 @@ class Environment:
     # Observations ---------------------------------------------------------------------------------------------------
 
     def get_obs(self) -> tuple[Any, Any]:
-        """Return the observations of both sides, as their `obs_ind` say."""
+        """Return the observations of both sides, of the kinds that `side1_obs_ind` and `side2_obs_ind` name."""
         raw = self.get_obs_raw()
         first, second = (
             each if construct is None else construct.obs_construct(each)
@@ -158,9 +158,9 @@ class Environment:
         return bool(self._battles.battles["over"][0])
 
     def get_reward(self) -> tuple[Rewards, Rewards, float, Rewards, Rewards, float]:
-        """Return the rewards of the last step: of detectors (n,), of fighters (n,), of the round; so for both sides.
+        """Return the rewards of the last step, for each side: of detectors (n,), of fighters (n,), of the round.
 
-        That of the round is 0 until it is over.
+        The reward of the round is 0 until it is over.
         """
         reward, rounds = self._battles.units["reward"][0], [0.0, 0.0]
         if self.get_done():
@@ -174,16 +174,16 @@ class Environment:
         return int(self._battles.battles["outcome"][0])
 
     def get_alive_status(self, *observed: Any) -> tuple[list[bool], list[bool], list[bool], list[bool]]:
-        """Return who is alive: detectors and fighters of side 1, then of side 2.
+        """Return which units are alive: detectors and fighters of side 1, then of side 2.
 
         Args:
-            *observed: raw observations, which MaCA's own asks for; not looked at.
+            *observed: raw observations, which MaCA's own method requires; ignored.
         """
         of = [self._alive(side, kind).tolist() for side in (0, 1) for kind in KINDS]
         return of[0], of[1], of[2], of[3]
 
     def set_surrender(self, side: int) -> None:
-        """End the round: side 1 (0), side 2 (1) or both (2) give up. It is a total loss of one side, or a draw.
+        """End the round by surrender of side 1 (0), side 2 (1) or both (2): a total loss of one side, or a draw.
 
         Raises:
             ValueError: another number.
@@ -202,19 +202,19 @@ class Environment:
         return self.scenario.size
 
     def get_unit_num(self) -> tuple[int, int, int, int]:
-        """Return how many detectors and fighters there are: of side 1, then of side 2."""
+        """Return the numbers of detectors and fighters of side 1, then of side 2."""
         of = [len(self._units(side, kind)) for side in (0, 1) for kind in KINDS]
         return of[0], of[1], of[2], of[3]
 
     def get_unit_property_list(self) -> tuple[list[dict[str, Any]], ...]:
-        """Return what the units are, with the keys of a map: detectors and fighters of side 1, then of side 2."""
+        """Return the properties of units, with the keys of a map: detectors and fighters of side 1, then of side 2."""
         return tuple([_properties(unit) for unit in self._units(side, kind)] for side in (0, 1) for kind in KINDS)
 
     def _units(self, side: int, kind: str) -> list[Unit]:
         return [unit for unit in (self.scenario.red, self.scenario.blue)[side] if unit.kind == kind]
 
     def _places(self, side: int, kind: str) -> slice:
-        """Return which units are these: detectors come first."""
+        """Return the indices of a side's units of one kind; detectors come first."""
         first, detectors = (0, self._battles.n_agents)[side], len(self._units(side, "detector"))
         if kind == "detector":
             return slice(first, first + detectors)
@@ -244,7 +244,7 @@ class Environment:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # a package that it would be in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 

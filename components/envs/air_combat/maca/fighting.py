@@ -1,4 +1,4 @@
-"""Agents of MaCA against each other, or against the rules of this package."""
+"""Rounds of MaCA's agents against each other, or against the rules of this package."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from components.envs.air_combat.maca.environment import Environment
 
 
 class Agent(Protocol):
-    """What commands a side: MaCA's agents do, without knowing of this class."""
+    """An agent that commands a side. MaCA's agents have these methods, without deriving from this class."""
 
     def get_obs_ind(self) -> str: ...
 
@@ -20,17 +20,17 @@ class Agent(Protocol):
 
 
 class BaseAgent(ABC):
-    """What MaCA's agents extend: `agent.base_agent.BaseAgent`."""
+    """The base class of MaCA's agents: `agent.base_agent.BaseAgent`."""
 
     def __init__(self) -> None:
         self.obs_ind = "raw"
 
     def get_obs_ind(self) -> str:
-        """Return the kind of observations that it gets: see `Environment`."""
+        """Return the kind of observations that the agent gets: see `Environment`."""
         return self.obs_ind
 
     def set_map_info(self, size_x: float, size_y: float, detector_num: int, fighter_num: int) -> None:
-        """Learn the size of the map, and of how many units the side is."""
+        """Store the size of the map, and the numbers of units of the side."""
         self.size_x, self.size_y = size_x, size_y
         self.detector_num, self.fighter_num = detector_num, fighter_num
 
@@ -50,21 +50,21 @@ class RoundResult:
     """Units of side 1 that are alive."""
     blue_left: int
     rewards: tuple[float, float]
-    """Of both sides: the sums over steps and units, with that of the round."""
+    """The rewards of both sides: the sums over steps and units, plus the reward of the round."""
 
 
 def fight(map_path: str, red: Agent, blue: Agent | Rule, *, rounds: int = 1, **options: Any) -> Iterator[RoundResult]:
     """Play rounds, as MaCA's `fight.py` does, and yield how each ended.
 
     Args:
-        map_path: as of `Environment`.
+        map_path: as for `Environment`.
         red: the agent of side 1.
-        blue: the agent of side 2, or the name of rules, as `easy`.
-        rounds: how many.
+        blue: the agent of side 2, or the name of rules, such as `easy`.
+        rounds: number of rounds.
         **options: the other arguments of `Environment`.
 
     Raises:
-        ValueError: as of `Environment` and its `step`.
+        ValueError: as `Environment` and its `step`.
     """
     if isinstance(blue, str):
         env = Environment(map_path, red.get_obs_ind(), "raw", opponent=blue, **options)

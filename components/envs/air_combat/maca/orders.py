@@ -10,7 +10,7 @@ from components.envs.air_combat.scenarios import Scenario, Unit
 
 COLUMNS = {"detector": ("course", "radar"), "fighter": ("course", "radar", "jammer", "attack")}
 UNLIMITED = 2**31 - 1
-"""The largest attack: one that names no enemy is invalid, which costs a reward as in MaCA."""
+"""The largest attack. An attack that names no enemy is invalid and gets the reward `invalid_attack`, as in MaCA."""
 
 
 def orders_of(action: Any, units: list[Unit], alive: NDArray[np.bool_], scenario: Scenario, whose: str) -> NDArray[Any]:
@@ -22,7 +22,7 @@ def orders_of(action: Any, units: list[Unit], alive: NDArray[np.bool_], scenario
         action: (n, 2) of detectors: course, radar; (n, 4) of fighters: course, radar, jammer, attack.
         units: all of one kind.
         alive: (n,).
-        scenario: to which they belong.
+        scenario: to which the units belong.
         whose: name of the action in errors.
 
     Raises:
@@ -30,7 +30,7 @@ def orders_of(action: Any, units: list[Unit], alive: NDArray[np.bool_], scenario
     """
     orders = np.zeros((len(units), 4), np.int64)
     if not units:
-        return orders  # whatever is given: MaCA's own agents give an empty list
+        return orders  # without checks of `action`: MaCA's own agents give an empty list
     columns, given = COLUMNS[units[0].kind], np.asarray(action)
     if given.shape != (len(units), len(columns)) or given.dtype.kind not in "iuf":
         shape = (len(units), len(columns))

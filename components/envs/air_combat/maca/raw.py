@@ -11,10 +11,10 @@ Raw = dict[str, Any]
 
 
 def raw_observation(battles: AirBattles, first: int) -> Raw:
-    """Return what the side whose first unit is `first` observes of battle 0. Nothing of it is shared memory.
+    """Return the observation of battle 0 for the side whose first unit is `first`; it shares no memory with `battles`.
 
-    Friends' positions are exact, and so are those of enemies that a radar sees. Lists name living enemies alone; those
-    of a unit that is destroyed are empty.
+    The positions of friends, and of enemies that a radar sees, are exact. Lists of sensed enemies contain only living
+    ones; those of a destroyed unit are empty.
     """
     return _Side(battles, first).observation()
 
@@ -48,7 +48,7 @@ class _Side:
         }
 
     def unit(self, i: int) -> dict[str, Any]:
-        """Return what is observed of unit i of this side."""
+        """Return the observation of unit i of this side."""
         unit, order = self.units[i], self.orders[i]
         observed: dict[str, Any] = {
             "id": i - self.first + 1,
@@ -75,7 +75,7 @@ class _Side:
         return observed
 
     def weapons(self, i: int) -> dict[str, Any]:
-        """Return what is observed of a fighter alone: jammer, receiver and missiles."""
+        """Return the part of the observation that only fighters have: jammer, receiver and missiles."""
         unit = self.units[i]
         strikes = [self.strike(missile) for missile in self.missiles if missile["attacker"] == i]
         targets = sorted({int(missile["target"]) for missile in self.missiles if missile["attacker"] == i})
@@ -115,7 +115,7 @@ class _Side:
         }
 
     def sensed(self, i: int, by: Any) -> list[int]:
-        """Return the living enemies that unit i sees or hears, `by` (N, N)."""
+        """Return the living enemies that unit i senses; `by` (N, N) is `sees` or `hears`."""
         if not self.units["alive"][i]:
             return []
         return [j for j in self.enemies if by[i, j] and self.units["alive"][j]]
@@ -124,7 +124,7 @@ class _Side:
         return {"id": j - self.facing + 1, "type": int(self.fighters[j])}
 
     def strike(self, missile: Any) -> dict[str, Any]:
-        """Return a missile in flight of this side."""
+        """Return the observation of a missile in flight of this side."""
         return {
             "attacker_id": int(missile["attacker"]) - self.first + 1,
             "target_id": int(missile["target"]) - self.facing + 1,

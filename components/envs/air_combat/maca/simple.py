@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from components.envs.air_combat.maca.raw import Raw
 
 REDUCED = 10
-"""Units of the map that are one pixel."""
+"""Units of the map per pixel."""
 ITSELF = 255
 """The mark of the unit itself; a friend's is 1 for a detector and 2 for a fighter."""
 
@@ -18,24 +18,24 @@ Screen = NDArray[np.int32]
 
 
 def _mark(image: NDArray[np.int32], unit: dict[str, Any], value: int) -> None:
-    """Write a square of 3 by 3 pixels about a place, cut off at the edges."""
+    """Write a square of 3 by 3 pixels around a unit, cut off at the edges."""
     row, column = int(unit["pos_y"] / REDUCED), int(unit["pos_x"] / REDUCED)
     image[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2] = value
 
 
 def _mark_enemies(screen: Screen, ids: int, enemies: Iterable[dict[str, Any]]) -> None:
-    """Write numbers into the channel `ids`, and types + 1 into the next; later ones lie over earlier ones."""
+    """Write numbers into the channel `ids`, and types + 1 into the next; later enemies overwrite earlier ones."""
     for enemy in enemies:
         _mark(screen[:, :, ids], enemy, enemy["id"])
         _mark(screen[:, :, ids + 1], enemy, enemy["type"] + 1)
 
 
 class ObsConstruct:
-    """Makes of a raw observation a dictionary with lists `detector` and `fighter`, of one dictionary for each unit.
+    """Makes a dictionary from a raw observation: lists `detector` and `fighter`, with one dictionary for each unit.
 
-    `screen` is int32 (size_y / 10, size_x / 10, 5): numbers and types + 1 of enemies that its own radar sees; friends;
-    numbers and types + 1 of those that any of the side knows. `info` is int32: of a detector its course, of a fighter
-    its course and its long and medium missiles; all -1 once it is destroyed. `alive` is a bool.
+    `screen` is int32 (size_y / 10, size_x / 10, 5): numbers and types + 1 of enemies that the unit's own radar sees;
+    friends; numbers and types + 1 of enemies that the side knows. `info` is int32: the course of a detector; the
+    course, long missiles and medium missiles of a fighter; all -1 once the unit is destroyed. `alive` is a bool.
 
     Args:
         size_x: of the map.
@@ -48,7 +48,7 @@ class ObsConstruct:
         self.shape = (int(size_y / REDUCED), int(size_x / REDUCED))
 
     def obs_construct(self, obs_raw_dict: Raw) -> dict[str, list[dict[str, Any]]]:
-        """Return the observation of a side, of its raw observation."""
+        """Return the observation of a side from its raw observation."""
         detectors, fighters = obs_raw_dict["detector_obs_list"], obs_raw_dict["fighter_obs_list"]
         common = np.zeros((*self.shape, 5), np.int32)
         for mark, units in enumerate((detectors, fighters), 1):
