@@ -54,7 +54,7 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 
 START_S = 1024.0
-"""Where a manual clock starts, in seconds. With a power of two, fractions of seconds stay exact in sums."""
+"""The time at which a manual clock starts, in seconds. With a power of two, fractions of seconds stay exact in sums."""
 ARRIVAL_S = 10.0
 """Seconds after which `check_transport` takes what it waits for as lost."""
 QUIET_TURNS = 3

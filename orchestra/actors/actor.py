@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 State = Mapping[str, Any]
-"""The state of an actor, by names of its own choice."""
+"""The state of an actor: values by names that the actor chooses."""
 
 ActorFactory = partial["Actor[Any]"]
 """Makes an actor: its class, with the arguments of the constructor."""
@@ -81,7 +81,7 @@ making: ContextVar[Context | None] = ContextVar("making", default=None)
 
 
 class Actor(Generic[M]):
-    """Base class of actors: state, and handlers that alone touch it.
+    """Base class of actors. An actor has state, which only its handlers access.
 
     1. Name the messages it understands: `class Counter(Actor[AddMsg | TotalMsg])`.
     2. Take collaborators through the constructor, refs among them.
@@ -96,11 +96,11 @@ class Actor(Generic[M]):
     supervision: ClassVar[Supervision] = Restart()
     """The policy for its failures, unless the `children_strategy` of its parent has one for all children."""
     children_strategy: ClassVar[Strategy] = OneForOne()
-    """Which of its children restart when one of them fails."""
+    """The strategy that decides which of its children restart when one of them fails."""
     mailbox_capacity: ClassVar[int] = CAPACITY
     """Messages its mailbox holds."""
     recorded: ClassVar[bool] = True
-    """Whether a recorder of the node records it."""
+    """True if a recorder of the node records it."""
     handlers: ClassVar[Mapping[type[Message], str]] = {}
     """Names of the handlers, by message type."""
 
@@ -181,7 +181,7 @@ class Actor(Generic[M]):
         self._context.request_stop()
 
     def watch(self, ref: Ref[Any]) -> None:
-        """Request a `TerminatedMsg`, a message to handle by `@on`, for the end of an actor; at once if it has ended."""
+        """Request a `TerminatedMsg` when another actor ends, or at once if it has ended. Handle it with `@on`."""
         self._context.watch(ref)
 
     def after(self, delay: float, message: M) -> TimerHandle:

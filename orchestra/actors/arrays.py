@@ -1,4 +1,4 @@
-"""Arrays of messages: copies of those that are not frozen, and the bytes of all."""
+"""Arrays of messages: freezing, copies of arrays that are not frozen, and sizes in bytes."""
 
 from collections.abc import Iterator
 from typing import TypeVar

@@ -260,14 +260,14 @@ class PendingReplies:
     """Answers awaited by the actor and by tasks it started."""
     _in_hand: Envelope | None = field(default=None, init=False)
     _cancellable: bool = field(default=False, init=False)
-    """Whether a coroutine handles the request in hand."""
+    """True while a coroutine handles the request in hand."""
     _cancelled: bool = field(default=False, init=False)
-    """Whether it was cancelled, because its asker withdrew it."""
+    """True if that request was cancelled because its asker withdrew it."""
     _parked: dict[int, tuple[asyncio.Future[Any], Envelope]] = field(default_factory=dict, init=False)
 
     @property
     def idle(self) -> bool:
-        """Whether it owes and awaits no answer."""
+        """True if the actor owes no answer and awaits none."""
         return self._in_hand is None and not self._parked and not self.asked
 
     # Answering

@@ -76,7 +76,7 @@ class Arrays(Mapping[str, AnyArray]):
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Arrays":
-        """Return a record of arrays, whose values are arrays or what stands for them; nothing is checked."""
+        """Return a record of arrays whose values are arrays or stand-ins for arrays; nothing is checked."""
         made = cls()
         made._arrays = values
         return made
@@ -114,7 +114,7 @@ class Arrays(Mapping[str, AnyArray]):
 
 
 def is_frozen(array: AnyArray) -> bool:
-    """Whether no numpy array can write to this memory."""
+    """Return whether no numpy array can write to this memory."""
     link: Any = array
     while isinstance(link, np.ndarray):
         if link.flags.writeable:

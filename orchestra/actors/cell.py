@@ -53,7 +53,7 @@ class Cell:
         """Done, with the reason, once the actor is gone for good."""
         self.task: asyncio.Task[None] | None = None
         self.draining = False
-        """Whether a graceful stop was requested."""
+        """True once a graceful stop was requested."""
         self._host = host
         self._settings = settings
         self._append = self.mailbox.append
@@ -88,7 +88,7 @@ class Cell:
                 return None
         message, nbytes = self._isolated(message)
         if self.mailbox.closed and message.lane is not Lane.SYSTEM:
-            # As for a message from another node. An actor that must know of the end watches this one.
+            # The same happens to a message from another node. An actor that must know of the end watches this actor.
             self._host.dead_letter(self.address, sender, message, "the actor is stopping")
             return None
         item = (sender, message, nbytes, number, queued, None)
@@ -120,7 +120,7 @@ class Cell:
             self.on_terminated(message, queued)
         elif not (alone and envelope.correlation and self._answers_at_once(envelope, queued, kind)):
             if type(message) is ChildFailedMsg:
-                self.context.children.expected.add(message.address)  # its end, which follows at once, is no news
+                self.context.children.expected.add(message.address)  # its end follows at once and is expected
             self.mailbox.put((envelope.sender, message, envelope.nbytes, envelope.number, queued, envelope))
 
     def on_terminated(self, message: TerminatedMsg, queued: float = 0.0) -> None:
@@ -187,7 +187,7 @@ class Cell:
             call, is_async = handler
             self._current = message
             if is_async:
-                self._current_since = monotonic()  # nobody can look during a plain `def`
+                self._current_since = monotonic()  # no other code can read it during a plain `def`
             if envelope is None or not envelope.correlation:
                 if is_async:
                     await call(message)
@@ -386,12 +386,12 @@ class Cell:
 
     @property
     def idle(self) -> bool:
-        """Whether it does nothing until a message comes or time passes."""
+        """True if it does nothing until a message comes or time passes."""
         return self.restarts.pausing or self.terminated.done() or self.mailbox.idle
 
     @property
     def stopping(self) -> bool:
-        """Whether it admits no more messages."""
+        """True once it admits no more messages."""
         return self.mailbox.closed
 
     def statistics(self) -> CellStatistics:

@@ -82,7 +82,7 @@ class LiveContext:
         self.run_directory = settings.run_directory
         self.resume_from = settings.resume_from
         self.waits: set[Wait] = set()
-        """What the current handler waits for."""
+        """The conditions that the current handler waits for."""
         self.children = self._new_children(set())
 
     # For the actor: Context

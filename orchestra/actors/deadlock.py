@@ -26,7 +26,7 @@ class WaitingAsk:
     task: asyncio.Task[Any] | None
     """The task that waits: the actor's own, which handles no message meanwhile, or one it started."""
     seen: bool = False
-    """Whether it was waiting at the last sweep."""
+    """True if it was waiting at the last sweep."""
 
 
 class Replies(Protocol):
@@ -64,7 +64,7 @@ class CycleProbes:
     send: Callable[[str, DeadlockProbeMsg], None]
     """Sends a probe to another node, if there is a connection."""
     is_unanswered: Callable[[str, int], bool]
-    """Whether this node owes that peer an answer to that correlation."""
+    """Returns whether this node owes a peer the answer with a correlation."""
     _sweep: TimerHandle | None = field(default=None, init=False)
 
     def begin(self) -> None:

@@ -29,7 +29,7 @@ class Host(Protocol):
     asks: PendingAsks
     """The asks of the node that wait for their answers."""
     stopping: bool
-    """Whether the run is ending, so that missing peers are expected."""
+    """True while the run is ending, so that missing peers are expected."""
     main_actor: str
     """The address of the actor whose end is the end of the run, if it runs here."""
 

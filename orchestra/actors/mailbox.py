@@ -43,7 +43,7 @@ class Envelope:
     clock: int = 0
     """The sender's Lamport clock at the time of sending."""
     withdrawn: bool = False
-    """Whether the asker gave up before the request was read."""
+    """True if the asker withdrew the request before it was read."""
 
 
 Queued = tuple[str, Message, int, int, float, Envelope | None]
@@ -82,7 +82,7 @@ class Mailbox:
         self._writers: Waiters[Queued] = Waiters()
         self._reader: asyncio.Future[None] | None = None
         self.closed = False
-        """Whether it admits system messages only."""
+        """True once it admits system messages only."""
 
     def __len__(self) -> int:
         return len(self._system) + len(self._ordered)
@@ -153,7 +153,7 @@ class Mailbox:
         try:
             await self._writers.wait(turn)  # `_admit` queues the message, so that no later writer overtakes
         except asyncio.CancelledError:
-            self._admit()  # it may have kept others from room that is enough for them
+            self._admit()  # this writer may have blocked later writers for which there is room
             raise
 
     # Reading
@@ -194,7 +194,7 @@ class Mailbox:
 
     @property
     def idle(self) -> bool:
-        """Whether it is empty and its reader waits."""
+        """True if it is empty and its reader waits."""
         reader = self._reader
         return reader is not None and not (self._ordered or self._system or reader.done())
 

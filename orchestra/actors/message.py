@@ -31,7 +31,7 @@ _ATOMS = (int, float, str, bytes, bool, type(None), enum.Enum, PurePath)
 
 
 class Lane(enum.IntEnum):
-    """How messages of a class queue in a mailbox."""
+    """The way in which messages of a class queue in a mailbox."""
 
     SYSTEM = 0
     """Before all others, and accepted by a full mailbox."""
@@ -60,9 +60,9 @@ class Wire:
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     """The array fields with the names of their axes."""
     immutable: bool
-    """Whether nothing but its arrays could change after the message was made."""
+    """True if only its arrays could change after the message was made."""
     small: bool
-    """Whether its messages travel in batches, many in a frame: without arrays, in the ordered lane."""
+    """True if its messages travel in batches, many in a frame: without arrays, in the ordered lane."""
     weigh: "Callable[[Message], int] | None"
     """Returns the bytes of a message without its arrays; None if that is `FLAT` for all of them."""
 

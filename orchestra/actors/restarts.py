@@ -57,7 +57,7 @@ class RestartLoop:
         self.count = 0
         """Restarts so far."""
         self.late: list[ActorFailed] = []
-        """Failures after a stop was requested, when a restart was out of the question."""
+        """Failures that are not decided about: after a stop was requested, or of children that a halt stopped."""
         self._cell = cell
         self._host = host
         self._siblings = siblings
@@ -74,7 +74,7 @@ class RestartLoop:
         return STOPPED if error is None else f"{type(error).__name__}: {error}"
 
     def started(self) -> None:
-        """Note that the incarnation is up, or gone for good: in a round, the next sibling has its turn."""
+        """Note that the incarnation has started or is gone for good. In a round, the next sibling then has its turn."""
         if self._siblings is not None:
             self._siblings.leave(self._cell)
 
@@ -82,7 +82,7 @@ class RestartLoop:
 
     @property
     def pausing(self) -> bool:
-        """Whether it waits to start the next incarnation."""
+        """True while it waits to start the next incarnation."""
         return self._wake is not None and not self._wake.done()
 
     async def pause(self, delay: float | None = None) -> None:
@@ -103,7 +103,7 @@ class RestartLoop:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    # Restarts for the sake of a sibling
+    # Restarts because a sibling failed
 
     def halt(self) -> asyncio.Future[None]:
         """End this incarnation after the current message; the future is done once it has ended."""
@@ -206,7 +206,7 @@ class RestartLoop:
 
     @cached_property
     def _group(self) -> Children:
-        """The siblings; of an actor alone, a group of its own, which is made at its first failure."""
+        """The siblings. An actor without siblings gets a group of its own at its first failure."""
         host, parent = self._host, self._parent
         return self._siblings or Children(
             parent,

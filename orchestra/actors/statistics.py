@@ -51,7 +51,7 @@ class MessageCounts(Generic[F]):
 
 
 def others_like(sender: str) -> str:
-    """Return the name under which `sender` is counted with others. Guests, being outside the run, have their own."""
+    """Return the name under which `sender` is counted with others. Observers, outside the run, have their own."""
     return OBSERVER + OTHERS if is_observer(sender) else OTHERS
 
 
@@ -178,7 +178,7 @@ class LinkStatistics(Message):
 
     peer: str
     state: Literal["open", "broken"]
-    """Whether there is a connection now; a session outlives a broken one for a while."""
+    """`open` if there is a connection now. A session outlives a broken connection for a while."""
     unacknowledged: int
     """Frames kept because the peer may lack them."""
     round_trip_s: float | None
@@ -221,7 +221,7 @@ class ProcessStatistics(Message):
     running: bool
     restarts: int
     given_up: bool
-    """Whether it died too often and is not restarted."""
+    """True if it died too often and is not restarted."""
 
 
 HostState = Literal["asked", "queued", "starting", "joined", "playing", "silent", "leaving", "left", "gone"]
@@ -235,9 +235,9 @@ class HostStatistics(Message):
     state: HostState
     """`silent` while its agent answers no heartbeats; the session outlives that for a while."""
     where: str = ""
-    """The engine's word for the host."""
+    """The engine's description of the host."""
     reason: str = ""
-    """What the engine, or the end of the agent, said last."""
+    """The newest reason: from the engine, or for the end of the agent."""
     since_s: float = 0.0
     """Seconds since the state changed."""
     cores: int = 0
@@ -254,7 +254,7 @@ class HostStatistics(Message):
     clock_offset_s: float | None = None
     """Seconds by which its clock was ahead of the head's when its agent joined."""
     silent_s: float = 0.0
-    """Seconds since its agent was last heard, if the state is `silent`."""
+    """Seconds since the last sign of life of its agent, if the state is `silent`."""
     tunnel: bool = False
     """True if its agent reaches the head through ssh."""
     cores_used: float | None = None
@@ -262,7 +262,7 @@ class HostStatistics(Message):
     env_steps: int = 0
     """Environment steps played there that have reached the learner."""
     env_steps_per_s: float = 0.0
-    """The same of the last seconds, a second."""
+    """Such environment steps per second, over the last seconds."""
     policy_lag: int | None = None
     """Age of its parameters: versions by which they are behind the learner's in its newest experience, at most. None
     before it has played."""

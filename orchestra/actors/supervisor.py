@@ -47,11 +47,11 @@ class Child(Protocol):
     terminated: asyncio.Future[str]
     """Done, with the reason, once the actor is gone for good."""
     draining: bool
-    """Whether a graceful stop was requested."""
+    """True once a graceful stop was requested."""
 
     @property
     def stopping(self) -> bool:
-        """Whether its mailbox is closed."""
+        """True once its mailbox is closed."""
 
     def request_stop(self, *, graceful: bool = True) -> None:
         """Stop, without waiting for it."""

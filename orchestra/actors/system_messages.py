@@ -29,9 +29,9 @@ class TerminatedMsg(SystemMsg):
     address: str
     reason: str
     graceful: bool
-    """Whether it stopped on request, its own or another actor's."""
+    """True if it stopped on request, its own or another actor's."""
     lost: bool = False
-    """Whether its node is lost, so that its end is unknown."""
+    """True if its node is lost, so that the way in which it ended is unknown."""
 
 
 class StopMsg(SystemMsg):
@@ -61,7 +61,7 @@ class HaltMsg(SystemMsg):
 
 
 class WithdrawnMsg(Message):
-    """Takes the place of a request whose asker gave up before it was read."""
+    """Replaces a request that its asker withdrew before it was read."""
 
 
 class SpawnedMsg(Message):
@@ -105,12 +105,12 @@ class StopNodeMsg(SystemMsg):
 
 
 class CollectFilesMsg(SystemMsg, Request[str]):
-    """Have the other hosts of the run send files to the head. Answered with why it cannot write them, or an empty text.
+    """Have the other hosts of the run send files to the head.
 
-    Files that a lost host has had are missing then.
+    The answer is the reason why the head cannot write them, or an empty text. Files of a lost host are missing.
     """
 
     pattern: str
-    """Which files, below the run directory."""
+    """The pattern of the files, below the run directory."""
     into: str
     """The folder of the head's run directory that they go into."""

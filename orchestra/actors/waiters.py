@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Waiters(OrderedDict[asyncio.Future[None], T]):
-    """What waits to be sent, oldest first, by the futures of the senders."""
+    """The entries that wait to be sent, oldest first, by the futures of their senders."""
 
     async def wait(self, turn: asyncio.Future[None]) -> None:
         """Wait for `turn`, one of the keys. A cancelled wait removes its entry at once."""

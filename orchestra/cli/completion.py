@@ -75,7 +75,7 @@ def _leads_on(path: Path) -> bool:
 
 
 def _answer(parser: FlagParser, *, skipped: int = 0) -> NoReturn:
-    """Write what completes the last word. The first `skipped` words after `orchestra` are not the parser's."""
+    """Write the completions of the last word. The parser does not get the first `skipped` words after `orchestra`."""
     os.environ["_ARGCOMPLETE"] = str(1 + skipped)
     argcomplete.autocomplete(parser, always_complete_options=False, print_suppressed=True)
     os._exit(1)

@@ -43,7 +43,7 @@ def command(arguments: list[str]) -> int:
             listening.bind(("127.0.0.1", options.port))
         except OSError as error:
             raise UsageError(f"--port: cannot listen at port {options.port}: {error.strerror}") from error
-        listening.listen()  # whoever reads the address may connect at once
+        listening.listen()  # a reader of the address may connect at once
         port = listening.getsockname()[1]
         token = secrets.token_urlsafe(16)
         address = f"http://127.0.0.1:{port}/?token={token}"

@@ -81,7 +81,7 @@ async def _run(agent: Agent, *, stdin: bool) -> int:
 
 
 def _watch_stdin(agent: Agent) -> None:
-    """Note when the starter closes standard input, or dies: from then on nobody waits for this agent."""
+    """Note when the starter closes standard input or dies: from then on no process waits for this agent."""
     loop = asyncio.get_running_loop()
 
     def readable() -> None:

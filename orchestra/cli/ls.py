@@ -50,7 +50,7 @@ def add_runs_dir(parser: ArgumentParser) -> None:
 
 
 def _folder(text: str) -> Path:
-    """Return a folder that was named, which must be there; the one by default need not be."""
+    """Return a folder given on the command line. It must exist; the default folder need not."""
     path = Path(text)
     if not path.is_dir():
         said = "is no folder" if path.exists() else "does not exist"

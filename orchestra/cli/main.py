@@ -44,7 +44,7 @@ _USAGE = {
     "trace": "trace ls RUN_DIR",
     "completion": "completion SHELL",
 }
-"""How the overview spells the commands of this package. Each is the function `command` of the file of that name."""
+"""The commands of this package, with their text in the overview. Each is the function `command` of its file."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,7 +128,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "--version":
         print(f"orchestra {version('orchestra-rl')}")
         return FINISHED
-    if name in ("node", "prepare"):  # they are started for a run, and of no use to people
+    if name in ("node", "prepare"):  # runs start them; users do not
         commands[name] = EntryPoint(name, f"orchestra.cli.{name}:command", COMMANDS)
     if name == "template":  # likewise; the processes that it forks become such programs
         from orchestra.cli.template import command_with

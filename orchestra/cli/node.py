@@ -1,4 +1,4 @@
-"""`orchestra node`: a launched process of a run. `orchestra run` starts it; it is of no use to people."""
+"""`orchestra node`: a launched process of a run. `orchestra run` starts it; users do not."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""`orchestra prepare`: does once on a host what its processes would wait for. The agent of the host starts it."""
+"""`orchestra prepare`: prepares once on a host what its processes need. The agent of the host starts it."""
 
 from orchestra.hosts.lifeline import Lifeline
 from orchestra.hosts.run_plan import RunPlan

@@ -180,7 +180,7 @@ def _follows_flag(arguments: Sequence[str], place: int) -> bool:
 
 
 def _is_no_value(arguments: Sequence[str], place: int) -> bool:
-    """Return whether a word names an experiment by whose own flags the word is no value of a flag."""
+    """Return whether a word can be the experiment: by the flags of that experiment, it is no value of a flag."""
     if not _follows_flag(arguments, place):
         return True  # whatever it names
     try:

@@ -45,7 +45,7 @@ def print_once(
         run: the run.
         info: how to join it.
         seconds: time between two looks at the run.
-        slot: the only host whose nodes are shown; None for those of a few.
+        slot: the only host whose nodes are shown; None for the nodes of a few hosts.
         as_json: print JSON.
         own: include the actors of the runtime itself.
     """

@@ -1,4 +1,4 @@
-"""`orchestra template`: forks the launched processes of a run. `orchestra run` starts it; it is of no use to people."""
+"""`orchestra template`: forks the launched processes of a run. `orchestra run` starts it; users do not."""
 
 import socket
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from orchestra.runs.runner import run_loop
 
 
 def command_with(become: Callable[[list[str]], NoReturn]) -> Callable[[list[str]], int]:
-    """Return the command, given what carries out the command of a forked process."""
+    """Return the command; `become` carries out the command of a forked process."""
 
     def command(arguments: list[str]) -> int:
         """Fork the launched processes of a run on request."""

@@ -1,4 +1,4 @@
-"""`orchestra token`: prints what lets a host join a run. It is a secret: pass it on by a pipe, or in a private file."""
+"""`orchestra token`: prints the join token of a run. It is a secret: pass it on by a pipe, or in a private file."""
 
 import sys
 from pathlib import Path

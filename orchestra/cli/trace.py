@@ -98,7 +98,7 @@ def grep(arguments: list[str]) -> int:
 
 
 def _unknown_pattern(options: Namespace, trace: RunTrace) -> str:
-    """Return which pattern fits no recorded actor or type at all, and what there is; else an empty text."""
+    """Return which pattern matches no recorded type or actor, and the recorded names; else an empty text."""
     kinds = {kind.name: kind.tag for _, index in trace.indexes() for kind in index.file.types.values()}
     if not any(fnmatchcase(name, options.type) or fnmatchcase(tag, options.type) for name, tag in kinds.items()):
         return f": no recorded type is {options.type!r}; there are {', '.join(sorted(kinds)) or 'none'}"

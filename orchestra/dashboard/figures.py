@@ -15,14 +15,14 @@ POINTS = 2_000
 class Figures:
     """The metrics of one run, for one reader.
 
-    A record's numbers are figures, its texts are not. What is no finite number becomes None, since JSON has none.
+    A record's numbers are figures, its texts are not. Infinities and NaN become None, because JSON has neither.
     """
 
     def __init__(self, run: RunDirectory) -> None:
         self._lines = AppendedLines(run.metrics)
         self._first = True
         self.anew = False
-        """Whether the last look began at the first record again: a resumed run drops what came after its checkpoint."""
+        """True if the last look began at the first record again: a resumed run drops records after its checkpoint."""
 
     def new(self) -> dict[str, list[float | None]]:
         """Return a column for each figure of the records that were appended, all of one length; empty if none were."""

@@ -1,4 +1,4 @@
-"""What a running run does now: its actors, the messages between them, its hosts."""
+"""The current state of a running run: its actors, the messages between them, its hosts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -19,7 +19,7 @@ Flows = Mapping[tuple[str, str, str], int]
 
 
 async def statuses(run: RunDirectory, every_s: float) -> AsyncGenerator[dict[str, Any]]:
-    """Yield what a run does, every `every_s` seconds until it is over, or once the reason why that cannot be seen."""
+    """Yield the status of a run every `every_s` seconds until it is over; at last, why there is no status."""
     try:
         async with connected(join_file.find(run)) as observer:
             before: ClusterStatus | None = None
@@ -75,7 +75,7 @@ def described(before: ClusterStatus | None, now: ClusterStatus) -> dict[str, Any
 
 
 def flows(before: ClusterStatus | None, now: ClusterStatus) -> list[dict[str, Any]]:
-    """Return the messages between actors: from whom, to whom, of which type, how many, and how many a second."""
+    """Return the messages between actors: sender, recipient, type, number, and number per second."""
     then = {} if before is None else _counts(before)
     spans = {} if before is None else _spans(before, now)
     found = []

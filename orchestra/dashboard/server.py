@@ -1,6 +1,6 @@
 """The server of the dashboard: a page, and a stream of events for it. It only reads.
 
-Its page and its data are for the user alone who started it:
+Its page and its data are only for the user who started it:
 
 - It listens on the loopback interface.
 - Data needs the token, which is in the address that `orchestra dashboard` prints.
@@ -62,7 +62,7 @@ def serve(runs: ShownRuns, *, token: str, listening: socket.socket) -> None:
 
     Args:
         runs: the runs that it shows, and no others.
-        token: what requests for data must have as the parameter `token`.
+        token: the value that requests for data must have as the parameter `token`.
         listening: a socket that listens on the loopback interface.
     """
     ending = asyncio.Event()
@@ -90,7 +90,7 @@ def application(
 
     Args:
         runs: the runs that it shows, and no others.
-        token: what requests for data must have as the parameter `token`.
+        token: the value that requests for data must have as the parameter `token`.
         port: the port at which it is reached, for the check of `Host`.
         ending: ends all streams once it is set.
         every_s: seconds between two looks at runs.
@@ -128,7 +128,7 @@ def application(
 
 
 class _Guard:
-    """Refuses requests of others, and adds the headers that keep other sites out."""
+    """Refuses requests of other users and sites, and adds the headers that keep other sites out."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app = app
@@ -207,7 +207,7 @@ async def _figures(chosen: dict[str, RunDirectory], every_s: float) -> AsyncGene
 
 
 async def _live(run: RunDirectory, every_s: float) -> AsyncGenerator[Event]:
-    """Yield what a run does and its log; once it is over, the last lines of its log, and again all if it is resumed."""
+    """Yield the status and the log of a run; at its end, the last lines of the log. If it is resumed, begin again."""
     lines, over = LogLines(run), None
     while True:
         async with contextlib.aclosing(statuses(run, every_s)) as seen:

@@ -29,7 +29,7 @@ class ShownRuns:
         return {hashlib.sha256(str(run.path.absolute()).encode()).hexdigest()[:12]: run for run in runs}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what the list of runs shows of each."""
+        """Return a row for each run in the list of runs."""
         return [{"id": name, **row(run)} for name, run in self.by_id().items()]
 
 
@@ -75,7 +75,7 @@ def details(run: RunDirectory) -> dict[str, Any]:
 
 
 def _messages(run: RunDirectory) -> list[dict[str, Any]]:
-    """Return the messages between actors of a run that is over: from whom, of which type, to whom, how many."""
+    """Return the messages between actors of a run that is over: sender, type, recipient, number."""
     try:
         counts = json.loads(run.message_counts.read_bytes())
     except (OSError, ValueError):

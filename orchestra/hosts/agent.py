@@ -59,7 +59,7 @@ JOIN_S = 600.0
 ORPHAN_S = 20.0
 """Seconds for which it looks for a head once its own starter is gone."""
 REFUSALS = 4
-"""The head is dead if nobody listens at the address by which it was reached before, so many times in a row."""
+"""The head counts as dead if no process listens at its last known address this many times in a row."""
 PAUSE_S = 0.02
 PAUSE_MAX_S = 2.0
 """The pause between two attempts to join: doubled each time, and jittered."""
@@ -67,14 +67,14 @@ OVER_S = 0.5
 """The pause after the refusal of a head that is about to end."""
 LAST_TRIES = 200
 TUNNEL_FOLDER = Path("/tmp")  # noqa: S108 (launchers choose names that nobody can guess)
-"""Where launchers have ssh make the sockets of tunnels: agents that were killed have left theirs there."""
+"""The folder in which launchers have ssh make the sockets of tunnels. Killed agents leave theirs there."""
 
 
 class AgentActor(Actor[CodeMsg | PlanMsg | PlaceMsg | SignalMsg | AskHostMsg | ListenMsg | DialMsg | LeaveMsg]):
-    """Does what the head says.
+    """Carries out the orders of the head.
 
     Args:
-        work: what is done on this host.
+        work: the work on this host.
         told: takes the order to end.
     """
 
@@ -128,9 +128,9 @@ class Agent:
         name: the name of the host for people; by default that of the machine.
         scratch: the folder for the run's files; by default as the environment says.
         join_timeout: seconds for which it looks for the head.
-        dial_on: True if the head may come back at one of its addresses, so that nobody who listens there is no sign of
-            its end, and a head that ends to be started again does not end this agent.
-        bound: ends once its starter has closed its standard input, though its session lives.
+        dial_on: True if the head may come back at one of its addresses. Then a missing listener is no sign of its end,
+            and a head that ends to be started again does not end this agent.
+        bound: True if the agent ends once its starter has closed its standard input, even if its session lives.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class Agent:
             task.cancel()
 
     async def _say_goodbye(self, node: Node, head: Ref[LeavingMsg], told: "asyncio.Future[LeaveMsg]") -> None:
-        """Tell the head that this host goes, and wait until it has taken its leave."""
+        """Tell the head that this host leaves; wait for its order to end, for at most two thirds of the grace."""
         assert self._admitted is not None
         with suppress(OrchestraError):
             await head.tell(LeavingMsg(agent=node.name, grace=self._admitted.grace))

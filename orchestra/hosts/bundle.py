@@ -32,7 +32,7 @@ MANIFEST = "bundle.json"
 PACKAGES, PROJECT, ELSEWHERE = "packages", "project", "elsewhere"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNPACKED_TIME = 315_532_800
-"""The time of every unpacked file, in seconds since 1970. numba takes a source with another time for another one."""
+"""The time of every unpacked file, in seconds since 1970. numba treats a source with another time as changed."""
 _SHOWN = 5
 _SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -117,7 +117,7 @@ class UnpackedCode:
     experiment: Path
     """The experiment's file in it."""
     first: tuple[Path, ...]
-    """Folders that come first on the import path: those of our packages, and those that did so at the head."""
+    """Folders that come first on the import path: those of our packages, and those that came first at the head."""
     last: tuple[Path, ...]
     """Folders that come last on the import path."""
     named: Mapping[Path, Path] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class UnpackedCode:
 
     @property
     def project(self) -> Path:
-        """The copy of the project root: relative paths in flags begin here, if they did so at the head."""
+        """The copy of the project root. Relative paths in flags begin here if they began at the root on the head."""
         return self.folder / PROJECT
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from orchestra.errors import UsageError
 from orchestra.wire.credentials import Credentials
 
 EARLIER = timedelta(days=1)
-"""How long before its making a certificate is valid, for hosts whose clock is late."""
+"""A certificate is valid from this long before it is made, for hosts whose clocks are behind."""
 NAME = "orchestra"
 
 

@@ -1,4 +1,4 @@
-"""Which files are the code of a run: those of the experiment's project, and of the files that its flags name.
+"""Collects the code of a run: files of the experiment's project, and of the files that its flags name.
 
 The *project root* of a file is the nearest folder above it with `pyproject.toml` or `.git`, else its own folder.
 """
@@ -20,7 +20,7 @@ MARKERS = ("pyproject.toml", ".git")
 """The folder that holds one of these is a project root."""
 _HOME = Path(__file__).resolve().parents[2]
 _OUR_EXPERIMENTS = _HOME / "orchestra" / "experiments"
-"""Those of an installation."""
+"""The experiments of an installation."""
 
 
 def make(
@@ -134,7 +134,7 @@ class _Collected:
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):
-            return  # a shipped file need not be ours to read
+            return  # a shipped file need not be valid Python
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from ((base, alias.name) for alias in node.names for base in self._bases_of(alias.name))

@@ -1,4 +1,4 @@
-"""What the processes of the nodes leave behind, in whatever session: the agent of a host ends it when it ends.
+"""Ends the processes that the nodes of a host leave behind, in any session, when the host's agent ends.
 
 Linux gives the orphans of a process to its nearest ancestor that has asked for them.
 """

@@ -18,7 +18,7 @@ _MISSING = re.compile(r"No module named '([\w.]+)'")
 
 
 class Fingerprint(Message):
-    """What the processes of a host run on."""
+    """The software that the processes of a host run on."""
 
     protocol: int
     """The version of the wire protocol."""

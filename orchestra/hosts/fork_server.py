@@ -75,7 +75,7 @@ class _Output(asyncio.StreamReaderProtocol):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What the processes of a host have in common."""
+    """The settings that the processes of a host have in common."""
 
     environment: Mapping[str, str] | None = None
     """Their environment; by default that of this process."""

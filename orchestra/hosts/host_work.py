@@ -1,4 +1,4 @@
-"""What an agent does on its host for one session with the head: folders, code, and the processes of nodes."""
+"""The work of an agent on its host in one session with the head: folders, code, and the processes of nodes."""
 
 import asyncio
 import contextlib
@@ -40,13 +40,13 @@ from orchestra.nodes.node import Node
 from orchestra.trace.format.records import TABLE
 
 RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
+"""The folder of the run below that of the agent; folders in it, as in a run directory; and the code as it arrives."""
 SENT = ".sent"
 """Ending of an empty file in place of a trace that was sent."""
-"""The folder of the run below that of the agent; folders in it, as in a run directory; and the code as it arrives."""
 ANSWER_S = 5.0
 """Seconds for a node to answer with its statistics."""
 STOP_S = 5.0
-"""Seconds for nodes to end that nobody has asked to stop."""
+"""Seconds for nodes to end if they were not asked to stop."""
 FAILED, CANNOT_WRITE = 1, 74
 """Exit codes of the agent."""
 USE_S = 5.0
@@ -77,13 +77,13 @@ class HostWork:
         """Traces of nodes that have ended, on their way to the head."""
         self._head = node.ref(f"{node.root}/{HEAD}")
         self.reach = Reach(node)
-        """Tries what hosts reach, before the plan comes."""
+        """Checks which hosts can be reached, before the plan comes."""
         self._failing: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, with the error, if this host cannot take part."""
 
     def code(self, msg: CodeMsg) -> CodeKnownMsg:
-        """Say whether this host has the code of the run; fail it if there is no room for that."""
+        """Return whether this host has the code of the run. Fail the host if it has no room for the code."""
         try:
             if self._scratch.known_code(msg.digest) is not None:
                 return CodeKnownMsg(known=True)
@@ -233,7 +233,7 @@ class HostWork:
         return [node for node in self._node.peers.names if node in self._nodes]
 
     def _fail(self, error: BaseException) -> None:
-        """Have the agent end, once the head knows why: it may hear of this host from nobody else."""
+        """Have the agent end once the head has its report: the head may get no other report of this host."""
         if self._failing is None:
             # In a context of its own: the head may wait for the handler that has found this out.
             self._failing = asyncio.get_running_loop().create_task(

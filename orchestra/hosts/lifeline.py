@@ -1,4 +1,4 @@
-"""The lifeline of a launched process: a pipe whose other end its starter alone holds. Its end ends the process."""
+"""The lifeline of a launched process: a pipe whose other end only its starter holds. The process ends with it."""
 
 import contextlib
 import faulthandler

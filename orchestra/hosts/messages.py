@@ -20,7 +20,7 @@ class AdmittedMsg(Message):
 
     slot: int = 0
     refusal: str = ""
-    """Why the host is not let in; empty if it is."""
+    """The reason why the host is not let in; empty if it is."""
     code: int = 0
     """The exit code with which a refused agent ends."""
     rejoin: bool = False
@@ -39,7 +39,7 @@ class HostMsg(Request[AdmittedMsg]):
     slot: int | None
     """None if the engine does not tell: the head assigns the next number."""
     name: str
-    """The name that people know the host by."""
+    """The name of the host for people."""
     cores: int
     gpus: int
     memory: int
@@ -49,7 +49,7 @@ class HostMsg(Request[AdmittedMsg]):
     """Differs for each process of an agent. Of two agents for one slot, the one that came last is kept."""
     fingerprint: Fingerprint
     engine: str = ""
-    """How the engine calls the agent: `job 4711 task 3`."""
+    """The engine's name for the agent: `job 4711 task 3`."""
     clock: float = 0.0
     """Seconds since the epoch, by this host's clock."""
 
@@ -63,7 +63,7 @@ class HostedNode(Message):
     again: bool = False
     """True if its actors begin without a saved state."""
     beyond: str = ""
-    """Where it listens for nodes of other hosts; empty if none of them dials it."""
+    """The address at which it listens for nodes of other hosts; empty if none of them dials it."""
 
 
 class CodeKnownMsg(Message):
@@ -89,7 +89,7 @@ class PlanMsg(Message):
     plan: str
     """The `RunPlan`, as text. Its paths are those of the head."""
     digest: str
-    """That of the code, which the host has by now."""
+    """The digest of the code, which the host has by now."""
     nodes: tuple[HostedNode, ...]
 
 
@@ -117,7 +117,7 @@ class NodeStateMsg(Message):
     running: bool
     restarts: int
     given_up: str = ""
-    """How its process died, if it died too often and is not started again."""
+    """The way in which its process died, if it died too often and is not started again; else empty."""
     removed: bool = False
     """True if it ended because the head had it stopped."""
     last_words: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class HostUseMsg(Message):
 
 
 class PlayedMsg(Message):
-    """What the nodes of a run have played so far, as far as it has reached the learner."""
+    """The figures of the nodes of a run so far, from the experience that has reached the learner."""
 
     lane: ClassVar[Lane] = Lane.LATEST
 
@@ -185,7 +185,7 @@ class LeftMsg(Message):
     """Reply to `LeaveHostMsg`."""
 
     refusal: str = ""
-    """Why no host leaves; empty once its agent has ended."""
+    """The reason why no host leaves; empty once its agent has ended."""
 
 
 class LeaveHostMsg(Request[LeftMsg]):

@@ -11,7 +11,7 @@ OF_NODE = 4
 
 
 def check_open_files(others: int) -> None:
-    """Check that a run with so many other processes may open the files that it needs; raise the soft limit if it must.
+    """Check that a run with `others` other processes may open all its files; raise the soft limit if needed.
 
     Raises:
         UsageError: the hard limit is too low.

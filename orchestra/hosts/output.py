@@ -1,4 +1,4 @@
-"""What the processes of a host print and log: kept by its agent until the head has it, and written by the head.
+"""The output and the logs of the processes of a host: its agent keeps them until the head has written them.
 
 The process of a node on another host writes its log to its output, each line after a record separator (RFC 7464), so
 that a full disk there stops no log. The agent collects the lines of all its processes and sends them every 200 ms, or
@@ -34,7 +34,7 @@ LONGEST_LINE = 16 << 10
 LAST_LINES = 20
 """Lines of a dead process that the message about a failure quotes."""
 LAST_ERROR = "last error of"
-"""How a line of `LastWords` begins that says why an actor failed."""
+"""The beginning of a line of `LastWords` that says why an actor failed."""
 OFFSETS = 64
 """Messages from which the offset between two clocks is taken."""
 _OVERHEAD = 64
@@ -149,7 +149,7 @@ class OutputBuffer:
 
 
 class LastWords:
-    """What is quoted of a process that has died: its last error and the last lines that it has printed."""
+    """The quoted output of a process that has died: its last error and the last lines that it has printed."""
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -202,7 +202,7 @@ class HeadTime:
 
 @dataclass(slots=True)
 class _Host:
-    """What the head knows of the output of an agent."""
+    """The head's state of the output of an agent."""
 
     agent: str
     next: int = 0
@@ -282,9 +282,9 @@ def _plain(name: str) -> str:
 
 
 def _record(text: str, ahead: float) -> str:
-    """Return a line of a log with its time by the head's clock, given how far that of the host is ahead of it.
+    """Return a line of a log with its time by the head's clock; the host's clock is `ahead` seconds ahead of it.
 
-    Return an empty text for what is no such line: a process has printed into it.
+    Return an empty text if `text` is no line of a log: a process has printed into it.
     """
     try:
         record = json.loads(text)

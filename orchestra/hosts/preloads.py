@@ -1,4 +1,4 @@
-"""What an actor class may load before the processes of its actors are forked."""
+"""Preloading: an actor class may load modules and data before the processes of its actors are forked."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Trying whether one host can dial another one, as nodes of theirs would, before a run that needs it begins."""
+"""Checks whether one host can dial another one, as their nodes would, before a run that needs it begins."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ class ReachableMsg(Message):
     """Reply to `ListenMsg`."""
 
     address: str = ""
-    """Where other hosts would reach a node of this host."""
+    """The address at which other hosts would reach a node of this host."""
     error: str = ""
-    """Why no node can listen; empty if one can."""
+    """The reason why no node can listen; empty if one can."""
 
 
 class ListenMsg(Request[ReachableMsg]):
-    """Listen as a node would that others dial, until the plan of the run comes."""
+    """Listen like a node that other nodes dial, until the plan of the run comes."""
 
     address: str
-    """Where to listen: an address with a wildcard, and a port, a range of ports, or 0."""
+    """The address to listen at, with a wildcard, and a port, a range of ports, or 0."""
 
 
 class DialledMsg(Message):
     """Reply to `DialMsg`."""
 
     error: str
-    """Why the address cannot be reached; empty if it can."""
+    """The reason why the address cannot be reached; empty if it can."""
 
 
 class DialMsg(Request[DialledMsg]):
     """Try to reach another host."""
 
     address: str
-    """The candidates that it has answered `ListenMsg` with."""
+    """The candidates from the reply of that host to `ListenMsg`."""
 
 
 class Reach:

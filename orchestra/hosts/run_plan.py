@@ -51,7 +51,7 @@ class RunPlan:
     unencrypted: bool = False
     """True if plain TCP beyond this host is allowed."""
     advertise: Sequence[str] = ()
-    """Where other hosts reach the nodes of this one, `HOST`; its interfaces by default."""
+    """The names or addresses at which other hosts reach the nodes of this one; its interfaces by default."""
 
     def command(self, node: str, listen: str, *, again: bool = False) -> list[str]:
         """Return the command line of the process of `node`. One that is started `again` loads no saved state."""
@@ -59,7 +59,7 @@ class RunPlan:
         return [sys.executable, "-m", "orchestra", "node", node, "--listen", listen, "--plan", text]
 
     def preparation(self) -> list[str]:
-        """Return the command line of the process that does what the others of its host would wait for."""
+        """Return the command line of the process that prepares what the others of its host would wait for."""
         return [sys.executable, "-m", "orchestra", "prepare", "--plan", self.text()]
 
     def text(self, *, again: bool = False) -> str:

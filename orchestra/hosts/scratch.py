@@ -168,7 +168,7 @@ class Scratch:
             path = folder.with_name(f"{folder.name}.lock")
             with contextlib.suppress(OSError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 doomed = self.folder / f"{folder.name}.old"
-                folder.rename(doomed)  # so that nobody finds a part of it
+                folder.rename(doomed)  # so that no process finds a part of it
                 shutil.rmtree(doomed, ignore_errors=True)
                 path.unlink(missing_ok=True)
 
@@ -192,7 +192,7 @@ def check_room(folder: Path, nbytes: int) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder of this user alone, or check that it is one: in `/tmp` anybody could have made it.
+    """Make a folder of this user alone, or check that it is one: in `/tmp` another user could have made it.
 
     Raises:
         UsageError: it is another user's, or a link.
@@ -206,7 +206,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _made(home: Path, name: str) -> Path:
-    """Make a folder that has its owner from its first moment on, so that nobody takes it for a dead agent's."""
+    """Make a folder that has its owner from its first moment on, so that no agent takes it for a dead agent's."""
     partial = home / f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
     partial.mkdir(mode=0o700)
     (partial / _OWNER).write_text(json.dumps(asdict(Owner.me())))
@@ -286,7 +286,7 @@ def _locked(path: Path, operation: int) -> IO[str]:
             if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 return file
         except FileNotFoundError:
-            pass  # it was removed while this process waited, and a lock on it keeps nobody out
+            pass  # it was removed while this process waited, so a lock on it has no effect
         except BaseException:
             file.close()
             raise

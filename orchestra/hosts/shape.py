@@ -19,7 +19,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True, slots=True)
 class HostShape:
-    """What one host of a run has. 0 stands for a number that is not known yet, as before the host has reported."""
+    """The resources of one host of a run. 0 stands for an unknown number, as before the host has reported."""
 
     slot: int
     """The number of the host in its run; 0 is the head's."""
@@ -37,7 +37,7 @@ class HostShape:
         return replace(self, cores=cores or self.cores, gpus=gpus or self.gpus, memory=memory or self.memory)
 
     def room_for(self, cores: int, *, reserved: int = 0) -> int:
-        """Return how many processes that use so many cores each the host has room for, but at least one.
+        """Return how many processes of `cores` cores each the host has room for; at least one.
 
         Args:
             cores: of each process.
@@ -53,7 +53,7 @@ class HostShape:
 
 
 class Hosts(tuple[HostShape, ...]):
-    """The hosts of a run, in the order of their slots. An experiment that spreads declares a parameter `hosts: Hosts`.
+    """The hosts of a run, in the order of their slots. An experiment for several hosts has a parameter `hosts: Hosts`.
 
     Raises:
         ValueError: a slot appears twice.

@@ -44,7 +44,7 @@ class Template:
 
     Args:
         control: the socket to the root, or to the first template. Each message is a datagram.
-        preloads, become: as described there.
+        preloads, become: see `Find` and `Become`.
     """
 
     def __init__(self, control: socket.socket, preloads: Find, become: Become) -> None:
@@ -59,7 +59,7 @@ class Template:
         """Requests that the second template has not answered yet."""
 
     def serve(self) -> bool:
-        """Answer requests until the other end of the socket is closed; return whether it said that it would be."""
+        """Answer requests until the other end of the socket is closed; return whether that end announced it."""
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         gc.disable()  # a collection would write to every object, and so copy the memory that is shared
@@ -91,7 +91,7 @@ class Template:
                 self._forward(request, fds)
                 return []
             threads = len(os.listdir("/proc/self/task"))
-            if threads > 1:  # one of them may hold a lock, which nobody would release in the forked process
+            if threads > 1:  # one of them may hold a lock, which no thread would release in the forked process
                 raise RuntimeError(f"what it has imported runs {threads - 1} threads")
             if not preloading:
                 return [self._fork(request, *fds)]
@@ -123,7 +123,7 @@ class Template:
                     os.dup2(output, fd)
                 os.close(output)
                 os.close(lifeline)
-                # Processes that began with equal global generators would explore alike. `random` sees to itself.
+                # Processes that began with equal global generators would explore alike. `random` reseeds itself.
                 if numpy := sys.modules.get("numpy"):
                     numpy.random.seed()  # that of users' code
                 os.environ.update(request["environment"])
@@ -236,6 +236,6 @@ def _send(control: socket.socket, message: dict[str, Any], fds: Sequence[int] = 
 
 
 def _set_threads(environment: Mapping[str, str]) -> None:
-    """Give libraries that the template has loaded the threads of a forked process: they read variables only once."""
+    """Set the threads of libraries that the template has loaded: they read the environment variables only once."""
     if (said := environment.get("OMP_NUM_THREADS")) is not None:
         threadpool_limits(int(said))

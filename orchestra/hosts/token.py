@@ -22,7 +22,7 @@ from orchestra.wire.addresses import candidates_of
 from orchestra.wire.credentials import LEAST_SECRET, Credentials
 
 VALID = timedelta(days=30)
-"""How long a new token is valid."""
+"""The time for which a new token is valid."""
 SECRET_BYTES = 32
 LONGEST = 1 << 16
 """Bytes of the longest token."""
@@ -50,7 +50,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """What a host needs to be let into a run."""
+    """The data that a host needs to be let into a run."""
 
     run: str
     """The name of the run, for people."""
@@ -77,7 +77,7 @@ class JoinToken:
         Args:
             run: the name of the run.
             join: the addresses of the head, best first.
-            tls: credentials, or what makes them from the wall-clock time and the end of the token; None for no TLS.
+            tls: credentials, or a function of the wall-clock time and the end of the token for them; None for no TLS.
             secret: of the run; a new one by default.
             now: the wall-clock time.
         """

@@ -25,7 +25,7 @@ _PARTIAL = ".incoming"
 
 
 class FilePieceMsg(Request[str]):
-    """Bytes of a file, in order. Answered with why they cannot be written, or with an empty text."""
+    """Bytes of a file, in order. The answer is the reason why they cannot be written, or an empty text."""
 
     name: str
     """The file's path below the folder of the recipient."""
@@ -42,19 +42,19 @@ class SentFilesMsg(Message):
     """The files that have arrived, below the folder of the recipient."""
     nbytes: int
     error: str = ""
-    """Why the rest has not."""
+    """The reason why the other files have not arrived."""
 
 
 class SendFilesMsg(Request[SentFilesMsg]):
     """Send files to another `Files` actor."""
 
     patterns: tuple[str, ...]
-    """Which files, below the folder of this actor: `traces/worker-1.*`."""
+    """Patterns of the files, below the folder of this actor: `traces/worker-1.*`."""
     to: Ref[FilePieceMsg]
     into: str = ""
     """The folder that they go into, if it is not the one that they lie in."""
     move: bool = False
-    """Whether a file is removed here once it has arrived."""
+    """True if a file is removed here once it has arrived."""
 
 
 class Files(Actor[FilePieceMsg | SendFilesMsg]):
@@ -248,7 +248,7 @@ async def _send(to: Ref[FilePieceMsg], name: str, offset: int, data: bytes, dige
 
 
 async def collect_files(actor: str, pattern: str, into: str) -> str:
-    """Have all hosts send the head what they have of some files; return why it cannot write them, or an empty text.
+    """Have all hosts send matching files to the head; return why it cannot write them, or an empty text.
 
     An actor of the root calls it for files that actors of other hosts have written below their run directory. On one
     machine they are there already.

@@ -1,4 +1,4 @@
-"""What the processes of a host use: the processors that they, and all that they have started, are busy on."""
+"""The processor use of the processes of a host, and of all processes that they have started."""
 
 import os
 from collections.abc import Collection
@@ -14,7 +14,7 @@ _UTIME = 11
 
 
 class ProcessorUse:
-    """Measures how many processors some processes use, from one measurement to the next. Only Linux tells."""
+    """Measures how many processors some processes use, from one measurement to the next. Linux only."""
 
     def __init__(self) -> None:
         self._before: dict[int, float] = {}

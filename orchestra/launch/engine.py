@@ -1,4 +1,4 @@
-"""What an engine declares: the flags that it alone has, the hosts that a number stands for, and its launcher."""
+"""The declaration of an engine: its own flags, the hosts that a number stands for, and its launcher."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,27 +36,27 @@ class AskedHosts:
     """The hosts of a run, as asked of an engine."""
 
     hosts: tuple[HostSettings, ...]
-    """Those with an agent, in the order of their slots, which begin with 1."""
+    """The hosts with an agent, in the order of their slots, which begin with 1."""
     here: HostSettings | None = None
     """The head, if workers run on it, too."""
     head: HostSettings | None = None
-    """What is asked for a head that only learns, if anything is."""
+    """The settings requested for a head that only learns, if there are any."""
     head_elsewhere: bool = False
     """True if the engine starts the head, on a machine whose shape is not known yet."""
 
 
 def no_check(words: Sequence[str]) -> None:
-    """Take all further flags for right."""
+    """Accept all further flags without a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadJob:
-    """A run whose head is started by the engine. This process asks the engine for it, and only looks on."""
+    """A run whose head is started by the engine. This process asks the engine for it, and only watches it."""
 
     experiment: str
     """The name of the topology."""
     words: tuple[str, ...]
-    """What follows `orchestra run` in the job, without the flags of `Engine.submit_flags` and without `--as`."""
+    """The words after `orchestra run` in the job, without the flags of `Engine.submit_flags` and without `--as`."""
     name: str | None
     """The name of the run's directory, if `--as` was given."""
     resumes: bool
@@ -117,21 +117,21 @@ class Engine:
     """Returns the hosts that `--hosts N` stands for, or those of a run without `--hosts`. None: `--hosts` takes names.
 
     Raises:
-        UsageError: the engine has not so many, or the number is missing.
+        UsageError: the engine has fewer hosts, or the number is missing.
     """
     takes_file: bool = False
     """True if `--hosts` may also name a file with the settings of each host."""
     join_timeout: float = 600.0
     """Seconds for the hosts to report, from their start, unless `--join-timeout` says otherwise."""
     submitter: Callable[[Settings], Submitter | None] = never
-    """Returns what has the engine start the head; None if the head is to run in the process of `orchestra run`."""
+    """Returns the submitter, which starts the head; None if the head runs in the process of `orchestra run`."""
     submit_flags: frozenset[str] = frozenset()
     """The flags that are for the submitter: the head's own command line does not have them."""
     needless: Callable[[Settings], frozenset[str]] = none
-    """Returns the flags that ask for nothing here, as in a job that was submitted: those of a file are left out."""
+    """Returns the flags that have no effect here, as in a submitted job. Such flags from a file are left out."""
     stopped: Callable[[Settings], str] = nothing
-    """Called when a run with a name was stopped by a signal, and all of it has ended: has the engine start it again, if
-    the exit code does not. Returns what was done, for people."""
+    """Called when a run with a name was stopped by a signal and has ended completely. Has the engine start it again,
+    unless the exit code does so. Returns what was done, for people."""
 
 
 def bytes_of(flag: str, text: str) -> int:

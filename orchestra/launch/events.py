@@ -1,4 +1,4 @@
-"""The events of a launcher: what it tells of its slots, in order, until it has stopped."""
+"""The events of a launcher: its reports on its slots, in order, until it has stopped."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ class HostEvents:
     """Takes events from a launcher, and yields them to the head.
 
     Args:
-        where: returns the engine's word for the host of a slot.
+        where: returns the engine's description of the host of a slot.
     """
 
     def __init__(self, where: Callable[[int], str]) -> None:
@@ -36,7 +36,7 @@ class HostEvents:
             self.tell(slot, "ended", f"the launcher failed: {error!r}", again=False)
 
     def mute(self) -> None:
-        """Drop what is told from now on: the launcher ends the agents itself."""
+        """Drop all further events: the launcher ends the agents itself."""
         self._muted = True
 
     def close(self) -> None:

@@ -158,7 +158,7 @@ def _follow(name: str, settings: Settings) -> int:
 
 
 def _owner(name: str, settings: Settings) -> str:
-    """Return the object with which all others of a run go."""
+    """Return the object that owns all others of a run."""
     return f"jobset/{name}" if settings.get("jobset") else f"job/{name}-head"
 
 

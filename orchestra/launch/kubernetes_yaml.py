@@ -1,4 +1,4 @@
-"""What a run asks of Kubernetes, as objects and as YAML: a Service, a Job of the head, and a Job of the hosts."""
+"""The Kubernetes objects of a run, and their YAML: a Service, a Job of the head, and a Job of the hosts."""
 
 import json
 import re
@@ -21,7 +21,7 @@ KILL_S = 10
 UNREACHABLE_S = 30
 """Seconds after which a pod leaves a node that does not answer; 300 by default."""
 RETRIES = 20
-"""How often the agent of each host may fail."""
+"""Failures that are allowed for the agent of each host."""
 HEAD_RETRIES = 6
 KEPT_S = 3600
 """Seconds for which Kubernetes shows a Job that is over."""

@@ -1,4 +1,4 @@
-"""What a launcher does: code that has an engine, such as ssh or a batch system, start an agent on each host of a run.
+"""The contract of launchers. A launcher has an engine (ssh, a batch system) start an agent on each host of a run.
 
 A launcher never sees actors, nodes or messages, and no type of an engine's library leaves it.
 """
@@ -52,12 +52,12 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """What the engine says of a slot. What its agent says comes over the wire."""
+    """An event that the engine reports for a slot. The reports of its agent come over the wire."""
 
     slot: int
     state: SlotState
     where: str
-    """The engine's word for the host: `cpu3 by ssh`, `job 4711 task 3 on n17`, `pod qmix-hosts-3`."""
+    """The engine's description of the host: `cpu3 by ssh`, `job 4711 task 3 on n17`, `pod qmix-hosts-3`."""
     reason: str = ""
     """One line: `Connection refused`, `PENDING (Resources)`, `ImagePullBackOff`."""
     code: int | None = None
@@ -67,7 +67,7 @@ class HostEvent:
 
 
 class Launcher(Protocol):
-    """Has an engine start agents, and reports what the engine says of them."""
+    """Has an engine start agents, and yields the engine's events about them."""
 
     name: str
     """The engine, as `--launch` names it."""
@@ -97,4 +97,4 @@ class Launcher(Protocol):
         """Start another agent for a slot whose agent has ended. Engines that do so themselves do nothing."""
 
     async def stop(self, deadline: float) -> None:
-        """End what is left of the agents within so many seconds. Afterwards the engine holds nothing of this run."""
+        """End the remaining agents within `deadline` seconds. Afterwards the engine holds nothing of this run."""

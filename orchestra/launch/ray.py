@@ -305,7 +305,7 @@ def _agent_class() -> Any:
             return [self.lines.popleft() for _ in range(len(self.lines))]
 
         def close(self) -> None:
-            """Tell the agent that nobody waits for it any more."""
+            """Close the standard input of the agent: no process waits for it any more."""
             if self.child.stdin is not None:
                 self.child.stdin.close()
 

@@ -1,4 +1,4 @@
-"""What agents print before they have joined: shown here, and the last line quoted when an agent ends."""
+"""Shows what agents print before they have joined; the last line is quoted when an agent ends."""
 
 import asyncio
 import sys

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # it imports numpy
     from orchestra.hosts.run_plan import RunPlan
 
 STARTED = "orchestra: started"
-"""What an agent's shell prints first."""
+"""The first line that an agent's shell prints."""
 MAX_RESTARTS = 20
 KILL_S = 2.0
 """Seconds for a srun that was asked to end."""
@@ -54,7 +54,7 @@ SUBMIT_FLAGS = frozenset(
         *("detach", "sweep", "sweep_parallel", "debug", "head_here"),
     }
 )
-"""Flags for sbatch: inside of a job they ask for nothing."""
+"""Flags for sbatch: inside of a job they have no effect."""
 OF_HEAD = frozenset(
     {"head_gpus", "head_cores", "head_partition", "once", "max_restarts", "sweep", "sweep_parallel", "detach"}
 )
@@ -70,7 +70,7 @@ class _Step:
         self.slots = list(slots)
         self.process = process
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
-        """What srun itself has said."""
+        """The last lines of srun itself."""
         self.started: set[int] = set()
         self.ended: set[int] = set()
 
@@ -310,7 +310,7 @@ def hosts_of(number: int | None, settings: Settings, environment: Mapping[str, s
     The number counts the head, which is on the first node, and plays.
 
     Raises:
-        UsageError: the job has not so many nodes, or there is neither a job nor a number.
+        UsageError: the job has fewer nodes, or there is neither a job nor a number.
     """
     allocation = Allocation.of(environment)
     if allocation is None:

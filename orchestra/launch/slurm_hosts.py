@@ -125,7 +125,7 @@ class SlurmHostsLauncher:
         self._events.close()
 
     async def _follow(self) -> None:
-        """Tell what SLURM says of the job until it is over."""
+        """Report the state of the job in SLURM until it is over."""
         said = ""
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A job of SLURM: the nodes that this process has of it, what SLURM knows of it, and its second life."""
+"""A job of SLURM: the nodes of it that this process may use, the state of the job, and its restart."""
 
 import re
 import signal
@@ -89,7 +89,7 @@ def cores_of(text: str, nodes: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What SLURM knows of a job."""
+    """The state of a job, as SLURM reports it."""
 
     state: str
     """`RUNNING`, `COMPLETING`, `CANCELLED`, …"""

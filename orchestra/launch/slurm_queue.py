@@ -1,4 +1,4 @@
-"""Submits a run to SLURM as a job whose script becomes the head, and shows what becomes of it."""
+"""Submits a run to SLURM as a job whose script becomes the head, and shows its progress."""
 
 import sys
 import time
@@ -74,7 +74,7 @@ def config_of(job: HeadJob) -> SlurmConfig:
 
 
 class Following:
-    """What to show of a job that was submitted, from what SLURM answers.
+    """Turns the answers of SLURM about a submitted job into lines to show.
 
     Args:
         job: its number.
@@ -119,7 +119,7 @@ def follow(
         log: its output, which is shown as well; None for none.
         say: shows a line.
         ask: carries out a command of SLURM.
-        pause: waits so many seconds.
+        pause: waits for a number of seconds.
     """
     following, shown = Following(job), 0
     while True:

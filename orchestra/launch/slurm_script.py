@@ -24,7 +24,7 @@ _ENDLESS = ("INFINITE", "UNLIMITED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmConfig:
-    """What is asked of SLURM for one run. Empty texts and zeros are not written into the script.
+    """The request to SLURM for one run. Empty texts and zeros are not written into the script.
 
     Raises:
         UsageError: a value is not allowed.

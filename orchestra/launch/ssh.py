@@ -32,11 +32,11 @@ if TYPE_CHECKING:  # it imports numpy
 
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 LOGGED_IN = "orchestra: logged in"
-"""What the remote shell prints first. What ssh says before that is about the connection, later text is the agent's."""
+"""The first line of the remote shell. Text before it is ssh's, about the connection; later text is the agent's."""
 PORT, RANDOM = "<port>", "<random>"
-"""Parts of a command that are known when the head listens: its port, and a name that nobody can guess."""
+"""Parts of a command that are known when the head listens: its port, and a name that cannot be guessed."""
 FIRST_TRIES = 4
-"""How often a host is tried when the run begins."""
+"""Attempts to reach a host when the run begins."""
 PATIENCE_S = 300.0
 """Seconds for which a host that was in the run, and is gone, is tried again: it may start up."""
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -97,7 +97,7 @@ class SshLauncher:
     """Starts one agent on each host by ssh, and keeps the connection.
 
     A host that cannot be reached is tried 4 times when the run begins, and for 5 minutes when `again` asks for it.
-    Whoever uses it runs it in one event loop.
+    It must be used from one event loop.
 
     Args:
         hosts: the hosts, each with its slot.

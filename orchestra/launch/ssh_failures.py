@@ -1,4 +1,4 @@
-"""Tells why a `ssh` ended from its last words and its exit code, of which 255 stands for any failure of ssh."""
+"""Determines why a `ssh` ended, from its last lines and its exit code. Code 255 stands for any failure of ssh."""
 
 import re
 import signal
@@ -13,12 +13,12 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a `ssh` ended."""
+    """The end of a `ssh` process."""
 
     reason: str
     """One line."""
     code: int | None
-    """The exit code of the agent; None if it never ran, or if nobody knows."""
+    """The exit code of the agent; None if it never ran, or if the code is unknown."""
     again: bool = True
     """False if a later try would end in the same way."""
     transient: bool = False
@@ -26,7 +26,7 @@ class Failure:
 
 
 _REFUSALS: tuple[tuple[str, str, bool], ...] = (
-    # What ssh says, what is told instead of it (empty: its own words), and whether a later try may succeed.
+    # A pattern of the text of ssh, the text shown instead (empty: that of ssh), and whether a later try may succeed.
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key has changed; if that is right: ssh-keygen -R {name}",
@@ -93,7 +93,7 @@ def _quoted(line: str) -> str:
 
 
 def _short(line: str) -> str:
-    """Return what a line of ssh says without what everybody knows: `Connection refused`."""
+    """Return a line of ssh without its prefix, such as host and port: `Connection refused`."""
     for prefix in (r"ssh: connect to host \S+ port \d+: ", r"ssh: ", r"\S+@\S+: (?=Permission denied)"):
         line = re.sub(f"^{prefix}", "", line)
     return line.rstrip(". ")

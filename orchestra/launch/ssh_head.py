@@ -14,7 +14,7 @@ from orchestra.launch.ssh import destination_of, python_commands, ssh_words
 from orchestra.launch.ssh_failures import SSH_FAILED
 
 _INTERRUPT = b"\x03"
-"""What a terminal sends for Ctrl-C."""
+"""The byte that a terminal sends for Ctrl-C."""
 
 
 def head_command(

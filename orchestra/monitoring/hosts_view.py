@@ -23,7 +23,7 @@ class HostRow:
 
     @property
     def sort_key(self) -> tuple[int, int, float, int]:
-        """Hosts that are wrong come first, then those with the fewest of their nodes, then the busiest."""
+        """The worst hosts come first: by state, then by the number of missing processes, then the busiest."""
         rank = 2 if self.now.state in _FINE else 1 if self.now.state in _COMING else 0
         return rank, self.now.running - len(self.now.nodes), -(self.now.cores_used or 0.0), self.now.slot
 
@@ -43,7 +43,7 @@ def host_lines(rows: Sequence[HostRow], *, most: int | None = None, worst_first:
 
     Args:
         rows: of the hosts, by slot.
-        most: show at most so many hosts, those that are wrong first, and a line with the sum of all.
+        most: show at most this many hosts, the worst first, and a line with the sum of all.
         worst_first: show the hosts in that order, and not by slot.
     """
     if not rows:

@@ -61,8 +61,7 @@ class Observer:
         """Return the statistics of the root, the other nodes of its host, and those of some hosts.
 
         Args:
-            slot: the only host whose nodes are asked; by default those of at most `MOST_HOSTS`, which are wrong, or
-                busiest.
+            slot: the only host whose nodes are asked; by default at most `MOST_HOSTS` hosts, the worst or busiest.
             all_hosts: whether the nodes of all hosts are asked.
 
         Raises:

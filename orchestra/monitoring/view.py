@@ -49,7 +49,7 @@ class LinkRow:
     memory_held: int
     """Bytes of shared memory."""
     memory_back: str
-    """How large arrays of the other end travel; empty if it sent none, or did not answer."""
+    """The `memory` of the other end's `LinkStatistics`; empty if it sent no large array, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class NodeRow:
     name: str
     now: NodeStatistics | None
     silent: str
-    """Why there are no statistics; empty if there are."""
+    """The reason why there are no statistics; empty if there are."""
     cpu: float | None
     """Processors in use; 1.0 is one whole processor."""
     process: ProcessStatistics | None
@@ -154,7 +154,7 @@ def lines(
         width: columns of the terminal.
         order: `tree` groups actors by node; the others sort all actors, the largest first.
         own: whether to show the runtime's own actors.
-        hosts: of the run; none on one machine. In an order other than `tree` those that are wrong come first.
+        hosts: of the run; none on one machine. In an order other than `tree` the worst come first.
     """
     actors = {node.name: [row for row in node.actors if own or row.name not in _OWN] for node in shown}
     everyone = [*itertools.chain(*actors.values())]
@@ -261,7 +261,7 @@ def _link_lines(links: list[LinkRow]) -> Iterator[Text]:
 
 
 def _memory(link: LinkRow) -> str:
-    """How large arrays travel; empty until one was sent."""
+    """Return how large arrays travel, as text; empty until one was sent."""
     if "shared" in (link.now.memory, link.memory_back):
         return f"  by memory, {_bytes(link.memory_held)} held"
     refusals = {link.now.memory, link.memory_back} - {"", "offered"}

@@ -1,4 +1,4 @@
-"""The accepting side of a node: the handshakes of connections that others have made, and those that were refused."""
+"""The accepting side of a node: the handshakes of accepted connections, and the refused connections."""
 
 from structlog.typing import FilteringBoundLogger
 

@@ -50,7 +50,7 @@ Attempt = Callable[[str, Claim], Coroutine[Any, Any, None]]
 
 
 def backoff(settings: LinkSettings, attempts: int, most: float | None = None) -> float:
-    """Return the seconds to pause after so many failed attempts: doubled each time up to `most`, ± 50 %."""
+    """Return the seconds to pause after `attempts` failed attempts: doubled each time up to `most`, ± 50 %."""
     jitter = 0.5 + int.from_bytes(settings.entropy(4), "little") / 2**32
     return float(min(BACKOFF_S * 2 ** min(attempts, 20), most or BACKOFF_MAX_S) * jitter)
 
@@ -95,7 +95,7 @@ class Dialler:
         Args:
             address: the candidates, best first.
             reached: the one that the same process was reached at before, which comes first; empty if there is none.
-                If nobody listens there, the process is gone.
+                If no process listens there, that process is gone.
             attempt: tries one candidate.
 
         Raises:

@@ -19,7 +19,7 @@ class NodeEntry(Message):
 
     node: str
     address: str
-    """Where the node accepts connections; empty if it accepts none. `unix://` addresses are those of its host."""
+    """The address where it accepts connections; empty if it accepts none. `unix://` addresses are those of its host."""
     incarnation: bytes
     """Tells its process from an earlier one of the same name."""
     host: str

@@ -16,14 +16,14 @@ from orchestra.wire.settings import LinkSettings
 
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
-"""A connection that was silent for so many heartbeats is broken and replaced. The count is of beats, not of seconds: a
-node that was itself busy for a minute has read nothing meanwhile, and its peers are not to blame."""
+"""A connection that was silent for this many heartbeats is broken and replaced. Beats are counted, not seconds: a node
+that was itself busy for a minute has read nothing meanwhile, although its peers may be well."""
 REFUSALS = 4
-"""A peer at whose address no process listens, so many times in a row, is dead. That takes about a third of a second."""
+"""A peer is dead if no process listens at its address this many times in a row: about a third of a second."""
 REMEMBERED_BEATS = 5
 ABSENT_BEATS = SILENT_BEATS + 1 + math.ceil((DIAL_S + ANSWER_SECONDS) / HEARTBEAT_S)
-"""A peer without a connection for so many heartbeats is dead. One side may see a connection end of which the other side
-only notices the silence, at the latest a heartbeat after `SILENT_BEATS`. It then has time for the longest attempt."""
+"""A peer without a connection for this many heartbeats is dead. One side may see a connection end while the other side
+notices only the silence, at the latest a heartbeat after `SILENT_BEATS`. It then has time for the longest attempt."""
 
 
 @dataclass(eq=False, repr=False)

@@ -146,12 +146,12 @@ class JoinPoint:
         self.directory.register(entry, via=link.peer)
 
     def reached(self, upstream: Link) -> None:
-        """Register the join point above at the address by which this node has reached it: its own nodes reach it, too.
+        """Register the join point above at the address by which this node has reached it. The nodes below use it.
 
         That may be a tunnel, of which the root does not know.
         """
         if self._peers.host != self._name:
-            return  # nobody joins here
+            return  # no node joins here
         peer, incarnation = upstream.peer, upstream.peer_incarnation
         entry = NodeEntry(node=peer, address=upstream.address, incarnation=incarnation, host=self._name)
         self.directory.register(entry, via=peer)

@@ -37,7 +37,7 @@ _CAUSES = {
     "fill": "elements of an uninitialised numpy array",
     "hash_seed": "the order of a set of texts, or hash(): sort the items",
 }
-"""What an actor may depend on, by the field of `Conditions`.
+"""The causes of a difference, in words, by the field of `Conditions`.
 
 They are tried in this order, because the addresses of objects may differ between any two processes.
 """
@@ -100,7 +100,7 @@ def first_mismatch(
 
 
 def _causes(path: Path, actor: str, n: int, options: Options, conditions: Conditions) -> Iterator[str]:
-    """Yield what the difference in activation `n` may come from that was found under some conditions."""
+    """Yield the possible causes of the difference in activation `n` that was found under `conditions`."""
     for name, text in _CAUSES.items():
         alone = replace(FIRST, **{name: getattr(conditions, name)})
         if alone == conditions or (alone != FIRST and _compare(path, actor, n + 1, options, [alone])[1] is not None):
@@ -138,7 +138,7 @@ def _answers(replicas: Sequence[Replica], *request: Any) -> list[Any]:
 def _difference(
     pair: Sequence[Replica], one: dict[str, Any] | None, other: dict[str, Any] | None
 ) -> tuple[str, ValueDifference] | None:
-    """Return the difference of an activation between two processes, by what each has said of it; None at its end."""
+    """Return the difference of an activation between two processes, from the report of each; None at the end."""
     if one is None and other is None:
         return None
     if one is None or other is None:

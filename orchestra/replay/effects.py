@@ -1,4 +1,4 @@
-"""What an actor did in one activation: by the record, and when it is replayed.
+"""The effects of one activation of an actor: as recorded, and as replayed.
 
 Recorded effects are outputs or inputs. The replayed actor has to produce the outputs (messages, clock readings, …) in
 their recorded order. It is given the inputs (answers, room in a mailbox, results of offloaded work) in their recorded
@@ -36,7 +36,7 @@ from orchestra.trace.format.records import Activation
 E = TypeVar("E", bound=Effect)
 Input = SendCompleted | SendFailed | AnswerReceived | AskRaised | Offloaded | Withdrawn
 InputKey = tuple[str, int]
-"""What an input belongs to: `told`, `answer`, `offload` or `withdrawn`, and the number of that."""
+"""The action that an input belongs to: `told`, `answer`, `offload` or `withdrawn`, and the number of the action."""
 Compare = Callable[[Any, Any], ValueDifference | None]
 """Returns the first difference between a recorded value and a replayed one."""
 
@@ -213,7 +213,7 @@ def was_aborted(activation: Activation) -> bool:
 
 
 def key_of(effect: Input) -> InputKey:
-    """Return what an input belongs to."""
+    """Return the action that an input belongs to."""
     match effect:
         case SendCompleted(number=number) | SendFailed(number=number):
             return ("told", number)

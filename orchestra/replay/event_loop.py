@@ -26,7 +26,7 @@ class QuietLoop(asyncio.BaseEventLoop):
     """
 
     reverse: ClassVar[bool] = False
-    """Whether new tasks and futures have the reverse order in sets."""
+    """True if new tasks and futures have the reverse order in sets."""
     _ready: deque[asyncio.Handle]
 
     def __init__(self) -> None:

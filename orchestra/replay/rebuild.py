@@ -34,7 +34,7 @@ from orchestra.trace.recording.settings import versions
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """How to construct a recorded actor."""
+    """The class and the factory of a recorded actor."""
 
     kind: type[Actor[Any]]
     factory: Factory
@@ -44,7 +44,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class RebuildOptions:
-    """Where an actor comes from, and what is changed.
+    """The source of an actor, and the changes to it.
 
     A changed experiment file is an error unless `allow_changes`. A changed class is only noted: seeing the effect of
     such a change is a purpose of a replay.

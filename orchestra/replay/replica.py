@@ -37,12 +37,12 @@ _LARGEST_BLOCK = 512
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What an actor must not depend on, as one process has it."""
+    """Conditions of one process, on which an actor must not depend."""
 
     hash_seed: int
     """PYTHONHASHSEED, which decides the order of sets of texts."""
     reverse: bool
-    """Whether sets of tasks, and sets of new objects, have another order."""
+    """True if sets of tasks, and sets of new objects, have another order."""
     fill: int
     """The byte that fills uninitialised numpy arrays."""
 

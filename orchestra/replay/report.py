@@ -22,7 +22,7 @@ class Divergence:
     during: str
     """The activation as text: `BatchTrainingDataMsg from learner/trajectories`."""
     what: str
-    """What differs: `told learner/trainer BatchTrainingDataMsg`, `missing action`, …"""
+    """The effect that differs: `told learner/trainer BatchTrainingDataMsg`, `missing action`, …"""
     difference: ValueDifference
     where: str = ""
     """The line of the actor's code: `components/trainer.py:74 in train`."""

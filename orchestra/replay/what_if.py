@@ -19,12 +19,12 @@ from orchestra.trace.analysis.values import FindArray, ValueDifference, exact_te
 
 EDITED = "edited"
 OUTCOMES = ("as recorded", "different", "missing", "new")
-"""What may become of an output: `missing` is one that only the record has, `new` one that only the replay has."""
+"""The outcomes of an output: a `missing` one is only in the record, a `new` one only in the replay."""
 
 
 @dataclass(slots=True)
 class OutputCounts:
-    """How many outputs of one kind are as recorded, and how many are not."""
+    """The numbers of outputs of one kind that are as recorded, and that are not."""
 
     what: str
     """`told learner/orchestrator TrainResultMsg`."""

@@ -181,7 +181,7 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
 
 @contextlib.contextmanager
 def _kept_if_refused(run: RunDirectory, *, resumed: bool) -> Iterator[None]:
-    """Leave config and summary of a resumed run as they were if it cannot go on as asked, so that it can otherwise."""
+    """Restore config and summary of a resumed run if it is refused, so that it can be resumed in another way."""
     if not resumed:
         yield
         return

@@ -16,7 +16,7 @@ class AppendedLines:
         self._most = most
         self._read = 0
         self.replaced = False
-        """Whether the last look found a shorter file than the one before, and began at its first line."""
+        """True if the last look found a shorter file than the one before, and began at its first line."""
 
     def new(self) -> list[str]:
         """Return the lines that are complete and were not returned before."""

@@ -1,4 +1,4 @@
-"""What the head sends a host before it plays: the code of the run, the saved state of its nodes, and the plan."""
+"""The equipment of a host before it plays: the head sends the run's code, its nodes' saved state, and the plan."""
 
 from collections.abc import Callable
 from typing import Any

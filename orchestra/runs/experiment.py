@@ -36,7 +36,7 @@ importing: ContextVar[Path | None] = ContextVar("importing", default=None)
 _named: ContextVar[set[Path] | None] = ContextVar("named", default=None)
 """The files that `import_file` has imported for the experiment that is being built."""
 _copies: dict[Path, Path] = {}
-"""Where the files that flags name lie for this process, if it runs from the unpacked code of a run."""
+"""The copies of the files that flags name, if this process runs from the unpacked code of a run."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OUR_EXPERIMENTS = (_PACKAGE / "experiments", _PACKAGE.parent / "experiments")
 """The folders of the experiments that come with orchestra: in an installation, and in a checkout."""
@@ -283,7 +283,7 @@ def build(
 
 
 def code_file(path: Path) -> Path:
-    """Return where this process finds a Python file that a flag names, whole.
+    """Return the absolute path at which this process finds a Python file that a flag names.
 
     It is `path` itself, unless the process runs from the unpacked code of a run, which has a copy: a process of another
     host, or the replay of a run whose code has changed since.

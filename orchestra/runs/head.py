@@ -1,4 +1,4 @@
-"""The head's side of a run over several hosts: lets agents in, tells each what it runs, and knows who came and went."""
+"""The head's side of a run over several hosts: lets agents in, tells each what to run, and tracks the hosts."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -89,9 +89,9 @@ class Head:
         now = root.clock.monotonic()
         self._record = HostsRecord(root.run_directory, root.clock)
         self.slots = {host.slot: HostSlot(host.slot, host, now, self._record) for host in options.hosts}
-        """What is known of each host with an agent, by slot."""
+        """The state of each host with an agent, by slot."""
         self.here = HostFigures()
-        """What is played at the head itself."""
+        """The figures of the head itself."""
         self._agents: dict[str, HostSlot] = {}
         """The slot of each agent that is let in, by the name of its node."""
         self._hosted: Hosted | None = None
@@ -100,7 +100,7 @@ class Head:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: LeaveMsg | None = None  # the order that agents have had, once the run is over
         self._arrived_at = 0.0
-        """When a piece of a file came last, in seconds of the node's clock."""
+        """The time at which a piece of a file came last, in seconds of the node's clock."""
         self._log = root.log.bind(actor=f"{root.name}/{HEAD}")
 
     # The beginning of a run
@@ -134,7 +134,7 @@ class Head:
         return list(self._agents)
 
     def begin(self, hosted: Hosted) -> None:
-        """Tell each host that has come what it runs, and from now on those that come."""
+        """Tell each host that has come what it runs; from now on, also each host that comes later."""
         self._hosted = hosted
         for slot in self.slots.values():
             if not slot.present:
@@ -143,14 +143,14 @@ class Head:
                 self._tell(slot, LeaveMsg(code=UNFIT, reason=text, deadline=0.1))
 
     async def follow(self) -> None:
-        """Note what the engine says until it is stopped."""
+        """Note the events of the engine until it is stopped."""
         async for event in self._launcher.events():
             self.engine_said(event)
 
     # What agents say
 
     def admit(self, msg: HostMsg) -> AdmittedMsg:
-        """Let an agent in, or say why not."""
+        """Let an agent in, or refuse it with a reason."""
         if (end := self._end) is not None:
             return AdmittedMsg(refusal=f"{self._run} is over", code=end.code, rejoin=end.rejoin)
         mixed_python, installed = self._options.allow_mixed_python, self._options.code == "installed"
@@ -176,7 +176,7 @@ class Head:
         return AdmittedMsg(slot=slot.slot, grace=self._options.grace, orphan_timeout=self._options.orphan_timeout)
 
     def node_changed(self, msg: NodeStateMsg) -> None:
-        """Note what an agent says of the process of a node."""
+        """Note an agent's report on the process of a node."""
         slot = self._agents.get(msg.agent)
         if slot is None or self._hosted is None:
             return  # an agent whose place another one has taken
@@ -201,7 +201,7 @@ class Head:
             self._logs.write(slot.slot, slot.name, slot.incarnation, msg)
 
     def host_used(self, msg: HostUseMsg) -> None:
-        """Note what an agent says of the use of its host."""
+        """Note an agent's report on the use of its host."""
         if (slot := self._agents.get(msg.agent)) is not None:
             slot.use = msg
 
@@ -242,13 +242,13 @@ class Head:
                 self._lose(slot, f"its host {slot.name} has left")
             return
         self._log.warning("host gone", slot=slot.slot, host=slot.name, reason=slot.reason)
-        if self._hosted is not None:  # else the rendezvous sees to it
+        if self._hosted is not None:  # else `rendezvous` does so
             self._ask_again(slot)
 
     # What the engine says
 
     def engine_said(self, event: HostEvent) -> None:
-        """Note what the engine says of a slot."""
+        """Note an event of the engine for a slot."""
         slot = self.slots.get(event.slot)
         if slot is None:
             return
@@ -350,7 +350,7 @@ class Head:
         return slot
 
     def _replace(self, slot: HostSlot, msg: HostMsg) -> None:
-        """Have the agent of a slot end, since a later one has come; or forget the session that it has lost."""
+        """Have the agent of a slot end because a later one has come; or forget a lost session of the same agent."""
         assert slot.agent is not None
         self._agents.pop(node_of(slot.agent.address), None)
         if msg.incarnation != slot.incarnation:
@@ -360,7 +360,7 @@ class Head:
             self._tell(slot, LeaveMsg(code=START_AGAIN, reason=reason, deadline=0.1))
 
     def _play(self, slot: HostSlot) -> str:
-        """Have a host that has come play; return why it cannot, and count it as one that has left, or an empty text."""
+        """Have a host that has come play; return an empty text. If it cannot, count it as left and return why."""
         assert self._hosted is not None
         assert slot.shape is not None
         if text := self._hosted.host_joined(slot.shape):

@@ -1,4 +1,4 @@
-"""The actor of the root that agents talk to."""
+"""The actor of the root that receives the messages of agents."""
 
 import asyncio
 from typing import Any, ClassVar
@@ -36,10 +36,10 @@ class HeadActor(
         | LeaveHostMsg
     ]
 ):
-    """Listens to agents, and answers those who look at the run.
+    """Receives the messages of agents, and answers observers of the run.
 
     Args:
-        head: what acts on it.
+        head: acts on the messages.
     """
 
     recorded: ClassVar[bool] = False

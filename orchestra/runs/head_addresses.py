@@ -1,4 +1,4 @@
-"""Where the head of a run over several hosts listens: at one address for this host, and at one for the others."""
+"""The addresses of the head of a run over several hosts: it listens at one for this host, and at one for the others."""
 
 from orchestra.errors import UsageError
 from orchestra.runs.hosts_options import HostsOptions

@@ -1,4 +1,4 @@
-"""What a host has played, as far as the learner has received it: environment steps, their rate, and their age."""
+"""The figures of a host: the environment steps that the learner has received from it, their rate, and their age."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""What the head knows of each host: what the engine says of it, what its agent says, and when it was lost."""
+"""The head's state of each host: the reports of the engine and of its agent, and when it was lost."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from orchestra.runs.host_figures import HostFigures
 from orchestra.runs.hosts_record import HostsRecord
 
 AGAIN = Restart(limit=3, within=600.0, backoff=0.0)
-"""How often an engine is asked for another agent of a slot."""
+"""The limit for requests to an engine for another agent of a slot."""
 
 TOGETHER_S = 1.0
 """Seconds within which all processes of a job are told to end."""
@@ -99,20 +99,20 @@ class HostSlot:
     slot: int
     settings: HostSettings
     asked_at: float
-    """When its time to come began, in seconds of the node's clock; it does not run while an engine keeps it queued."""
+    """The start of its join timeout, in seconds of the node's clock. It does not run while the host is queued."""
     record: HostsRecord
-    """Keeps who came and went."""
+    """Records which hosts came and went."""
     changed_at: float = 0.0
-    """When the state changed, in seconds of the node's clock."""
+    """The time at which the state changed, in seconds of the node's clock."""
     state: State = "asked"
     where: str = ""
-    """The engine's word for the host."""
+    """The engine's description of the host."""
     reason: str = ""
-    """What the engine, or the end of the agent, said last."""
+    """The newest reason: from the engine, or for the end of the agent."""
     hopeless: bool = False
     """True if the engine cannot give this host, or the host cannot take part."""
     failed: str = ""
-    """Why the host cannot take part, as its agent or the layout of the run says; empty for one that can."""
+    """The reason why the host cannot take part, from its agent or from the layout of the run; empty if it can."""
     shape: HostShape | None = None
     agent: AgentRef | None = None
     told_to_end: bool = False
@@ -121,7 +121,7 @@ class HostSlot:
     code: int | None = None
     """The exit code of the last agent, as it or the engine says; None if neither does."""
     ended: bool = False
-    """True if the engine has said last that the agent has ended."""
+    """True if the last event of the engine says that the agent has ended."""
     fingerprint: Fingerprint | None = None
     """Of its last agent."""
     clock_offset_s: float | None = None
@@ -129,15 +129,15 @@ class HostSlot:
     superseded: set[str] = field(default_factory=set)
     """Incarnations of agents of this slot that a later one has replaced."""
     failures: list[float] = field(default_factory=list)
-    """When its agents were lost, in seconds of the node's clock."""
+    """The times at which its agents were lost, in seconds of the node's clock."""
     nodes: dict[str, ProcessStatistics] = field(default_factory=dict)
-    """What the agent has said of its processes."""
+    """The states of its processes, as the agent has reported them."""
     last_words: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines about the nodes that it has given up."""
     figures: HostFigures = field(default_factory=HostFigures)
-    """What it has played."""
+    """Its steps, their rate, and their lag."""
     use: HostUseMsg | None = None
-    """What its agent has said last of the use of its processors."""
+    """The last report of its agent on the use of its processors."""
 
     @property
     def name(self) -> str:
@@ -151,7 +151,7 @@ class HostSlot:
         return self.state in PRESENT
 
     def move(self, state: State, reason: str | None = None) -> None:
-        """Enter a state, for a reason that replaces what was said last if it is given."""
+        """Enter a state. A given `reason` replaces the last one."""
         if reason is not None:
             self.reason = reason
         if state != self.state:
@@ -163,7 +163,7 @@ class HostSlot:
         """Give the slot to an agent. The one that had it before is never let in again, even if it was lost already.
 
         Args:
-            msg: what the agent has said.
+            msg: the report of the agent.
             now: seconds since the epoch by the head's clock.
         """
         if self.incarnation not in ("", msg.incarnation):
@@ -226,10 +226,10 @@ class HostSlot:
             return ()
 
     def heard(self, event: HostEvent, now: float) -> None:
-        """Note what the engine says.
+        """Note an event of the engine.
 
-        An agent that cannot take part knows better why than the engine, whose word may come at any time. What the agent
-        has said stands until the engine starts the next one.
+        If the host cannot take part, its agent knows the reason better than the engine, whose event may come at any
+        time. So the reason of the agent is kept until the engine starts the next agent.
         """
         self.where = event.where or self.where
         if self.failed and self.hopeless:

@@ -45,7 +45,7 @@ class HostsFile:
     launch: Mapping[str, Any] = field(default_factory=dict)
     """The flags of its table `[launch]` by parameter name, not yet checked, but for `hosts`."""
     number: int | None = None
-    """How many hosts its table `[launch]` asks for, where the engine chooses them; None if it names them."""
+    """The number of hosts in its table `[launch]`, if the engine chooses them; None if the file names them."""
     here: HostSettings | None = None
     """The head, if it is among the hosts."""
     hosts: tuple[HostSettings, ...] = ()

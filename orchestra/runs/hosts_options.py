@@ -23,7 +23,7 @@ MOST_HOSTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class HostsOptions:
-    """What a run over several hosts was asked to do. It was checked, and nothing was started."""
+    """The checked options of a run over several hosts. Nothing was started."""
 
     engine: str
     """A name of `ENGINES`."""
@@ -44,9 +44,9 @@ class HostsOptions:
     orphan_timeout: float
     """Seconds for which an agent looks for a head that is silent."""
     port: str = ""
-    """Where the head listens for the hosts: `N`, or `A-B` for the first free one; empty for any."""
+    """The port where the head listens for the hosts: `N`, or `A-B` for the first free one; empty for any."""
     advertise: tuple[str, ...] = ()
-    """Where the hosts reach the head: `HOST` or `HOST:PORT`. Its interfaces by default."""
+    """The addresses at which the hosts reach the head: `HOST` or `HOST:PORT`. Its interfaces by default."""
     token: Path | None = None
     """The file of a join token that was made before the run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class HostsOptions:
     ship: tuple[str, ...] = ()
     """Files and folders that go to the hosts beside the code."""
     file_words: tuple[str, ...] = ()
-    """The flags that say what a file of hosts says, and are in place of it where the engine starts the head."""
+    """The flags with the settings of a file of hosts, in place of that file where the engine starts the head."""
     code: Literal["bundle", "installed"] = "bundle"
     """`installed` if the hosts use the orchestra that they have installed."""
     allow_mixed_python: bool = False
@@ -255,7 +255,7 @@ def _asked(hosts: str | None, file: HostsFile, engine: Engine, settings: Mapping
 
 
 def _words(file: HostsFile, engine: Engine, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words that say on a command line what a file says, without what is for the submitter alone."""
+    """Return the settings of a file as flags of a command line, without those that are only for the submitter."""
     if file.number is None:
         return ()
     words = [f"--hosts={file.number}"]

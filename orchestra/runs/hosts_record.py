@@ -44,7 +44,7 @@ class HostsRecord:
         Args:
             shape: of the host, as far as it is known.
             state: `asked`, `queued`, `started`, `joined`, `playing`, `leaving`, `left` or `gone`.
-            where: the engine's word for the host.
+            where: the engine's description of the host.
             reason: why, in words.
         """
         self._hosts[shape.slot] = {**asdict(shape), "state": state, "where": where}

@@ -1,7 +1,7 @@
 """`join.json`: the file of a run directory that gives the address and the secret with which observers join the run.
 
-It exists only during the run, and its owner alone can read it. For a run in one process, which nobody can join, it
-holds the process id alone.
+It exists only during the run, and only its owner can read it. For a run in one process, which cannot be joined, it
+holds only the process id.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from orchestra.runs.whole_files import write_json
 
 @dataclass(frozen=True, slots=True)
 class JoinInfo:
-    """What an observer needs to join a run."""
+    """The data that an observer needs to join a run."""
 
     address: str
     """The address at which the root listens."""
@@ -34,7 +34,7 @@ class JoinInfo:
     tls_dir: str = ""
     """The folder of the run's certificates, if it goes over TLS."""
     token: JoinToken | None = None
-    """What lets another host join; None for a run on one host."""
+    """The token with which another host can join; None for a run on one host."""
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def find(run: RunDirectory) -> JoinInfo:
     match written:
         case {"pid": int(pid), "address": str(address), "secret": str(digits), "tls_dir": str(tls_dir), "token": token}:
             _check_alive(run, pid)
-            source, ever = repr(str(run.join)), datetime.min.replace(tzinfo=UTC)  # who only looks on is let in ever
+            source, ever = repr(str(run.join)), datetime.min.replace(tzinfo=UTC)  # for observers a token never expires
             found = None if token is None else JoinToken.parse(json.dumps(token), source=source, now=ever)
             return JoinInfo(address, _bytes(run.join, digits), pid, tls_dir, found)
         case {"pid": int(pid), **rest} if not rest:

@@ -1,4 +1,4 @@
-"""What a launched process builds from the plan of its run: the same topology as every other process."""
+"""Builds the topology of a launched process from the plan of its run: the same one as in every other process."""
 
 import functools
 import gc

@@ -27,7 +27,7 @@ Experiment = str | Path | Callable[..., Topology] | Topology
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What lays out the nodes of a run."""
+    """An experiment and the values of its flags, which lay out the nodes of a run."""
 
     function: Callable[..., Topology]
     values: dict[str, Any]
@@ -37,7 +37,7 @@ class Layout:
     source: tuple[Path, str] | None
     """The file and the function that another process can import; None if there are none."""
     resumed: RunDirectory | None = None
-    """The run that goes on."""
+    """The run that is resumed."""
 
     @property
     def spreads(self) -> bool:

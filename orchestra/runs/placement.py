@@ -88,12 +88,12 @@ class Edge:
     recipient_slot: int
 
     def slots(self) -> tuple[int, int]:
-        """Return the host that is dialled, and the one that dials it: the head is dialled, which may reach no host."""
+        """Return the host that is dialled, and the one that dials it. The head is dialled: it may be unable to dial."""
         here, there = self.sender_slot, self.recipient_slot
         return (here, there) if here == HEAD else (there, here)
 
     def listener(self, swapped: Collection[tuple[int, int]] = ()) -> str:
-        """Return the node that the other one dials; of hosts in `swapped`, pairs of `slots`, it is the latter."""
+        """Return the node that the other one dials. If `swapped` has the `slots`, it is the one on the second host."""
         of_sender = (self.sender_slot == HEAD) is not (self.slots() in swapped)
         return node_of(self.sender if of_sender else self.recipient)
 
@@ -101,7 +101,7 @@ class Edge:
 def edges_between_hosts(topology: Topology) -> list[Edge]:
     """Return the refs with which actors are planned to reach nodes of other hosts, but for those of and to the root.
 
-    A host reaches the root through its agent, so these alone have a node be dialled from another host.
+    A host reaches the root through its agent, so only these refs need a node to be dialled from another host.
     """
     found = []
     for node in topology.nodes.values():

@@ -40,7 +40,7 @@ MOST_MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run that was checked, and of which nothing exists yet."""
+    """A checked run, before anything of it is started or written."""
 
     topology: Topology
     launch: RunPlan
@@ -50,7 +50,7 @@ class PlannedRun:
     name: str | None
     """The name of its directory; None for one of time and seed."""
     hosts: HostsOptions | None
-    """What was asked of several hosts; None on one machine."""
+    """The options for several hosts; None on one machine."""
     shapes: Hosts
     """The hosts for which the topology was built."""
     placement: dict[str, int]
@@ -303,7 +303,7 @@ def plan(
 OPTIONS = Flags.of(plan, keywords_alone=True)
 """The options of every run: keywords of `run`, and flags of `orchestra run`."""
 OWN_OPTIONS = Flags(flag for flag in OPTIONS if flag.name not in HOST_FLAGS.defaults)
-"""Those that do not need several hosts."""
+"""The options of every run that do not need several hosts."""
 
 
 def _check_edges(topology: Topology, shapes: Hosts, hosts: HostsOptions | None) -> None:

@@ -1,4 +1,4 @@
-"""What a topology plans: nodes, and the actors in them."""
+"""The parts of a topology: planned nodes, and the planned actors in them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass

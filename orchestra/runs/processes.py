@@ -21,7 +21,7 @@ from orchestra.runs.topology import Requirement
 ANSWER_S = 5.0
 """A node that does not send its final statistics within this time is left out of `message_counts.json`."""
 State = Literal["completed", "stopped", "interrupted", "failed"]
-"""How a run ends."""
+"""The state in which a run ends."""
 
 
 class RunProcesses:

@@ -44,11 +44,11 @@ class _Trial:
 
     sides: Mapping[int, _Side]
     address: str
-    """Where nodes listen for other hosts."""
+    """The address at which nodes listen for other hosts."""
     listening: dict[int, "asyncio.Task[ReachableMsg]"] = field(default_factory=dict)
 
     async def swapped(self, edge: Edge) -> bool | str:
-        """Return whether the end of an edge listens that would dial by default, or why neither can dial the other."""
+        """Return whether the default dialler of an edge must listen instead, or why neither side can dial the other."""
         listener, dialler = edge.slots()
         try:
             if not (one := await self._failure(dialler, listener)):
@@ -73,7 +73,7 @@ class _Trial:
 async def swapped_pairs(
     planned: PlannedRun, root: Node, agents: Mapping[int, Agent], address: str
 ) -> frozenset[tuple[int, int]]:
-    """Return the pairs of hosts, by `Edge.slots`, of which the first cannot be dialled by the second, but dials it.
+    """Return the pairs of hosts, by `Edge.slots`, whose second host cannot dial the first, while the first can dial it.
 
     Only pairs between which actors are planned to talk are tried, all at once.
 

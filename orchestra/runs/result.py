@@ -10,11 +10,11 @@ from orchestra.runs.run_directory import Picture, RunDirectory
 
 
 class RunFiles:
-    """What a run has written so far."""
+    """The files that a run has written so far."""
 
     __slots__ = ()
     directory: RunDirectory
-    """Where the run keeps its files."""
+    """The directory with the files of the run."""
 
     @property
     def checkpoint(self) -> Path | None:
@@ -36,10 +36,10 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class RunResult(RunFiles):
-    """How a run ended, and where its files are."""
+    """The end of a run, and its files."""
 
     state: State
-    """By whose doing the run ended.
+    """The cause of the end of the run.
 
     - `completed`: its main actor stopped by itself.
     - `stopped`: `RunHandle.stop`, SIGTERM or SIGHUP asked it to.

@@ -1,4 +1,4 @@
-"""Resumption: what a run that goes on takes from the run before, which may have had other hosts."""
+"""Resumption: the state that a resumed run takes from the run before, which may have had other hosts."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ def unplanned(state: Path, topology: Topology) -> list[str]:
 
 
 def warn_of_unplanned(state: Path | None, topology: Topology) -> None:
-    """Log how many saved states a run that goes on has no actors for, and whose they were."""
+    """Log the number and the names of saved states for which a resumed run has no actors."""
     if state is not None and (dropped := unplanned(state, topology)):
         said = "states of actors that the run no longer has are dropped"
         log.get(actor="run").warning(said, count=len(dropped), states=dropped)

@@ -45,7 +45,7 @@ from orchestra.runs.whole_files import read_records, replacing, write_json
 
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
 HIDDEN = "(not recorded)"
-"""What `config.json` has in place of a secret."""
+"""The text in `config.json` in place of a secret."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def locked(run: RunDirectory) -> Iterator[Holder | None]:
     try:
         yield stale
     finally:
-        run.lock.unlink(missing_ok=True)  # before the lock is released: nobody else holds it meanwhile
+        run.lock.unlink(missing_ok=True)  # before the lock is released: no other process holds it meanwhile
         os.close(descriptor)
 
 

@@ -51,7 +51,7 @@ class QueuedRun:
 
 
 def check_run(words: Sequence[str]) -> None:
-    """Have `orchestra run` check the words of a run, so that what is wrong with all runs is said once and at once.
+    """Have `orchestra run` check the words of a run, so that an error common to all runs is reported once, early.
 
     Raises:
         UsageError: it refuses.
@@ -79,9 +79,9 @@ class QueueEntry:
 
 
 class RunQueue:
-    """Works through runs, so many at a time.
+    """Works through runs, several at a time.
 
-    Each of several runs at a time has cores of its own, as far as there are enough.
+    Runs that run at the same time have cores of their own, as far as there are enough.
 
     Args:
         folder: of the queue; it is made.

@@ -51,14 +51,14 @@ YOUNG = 20_000
 MAIN_STOP_S = 0.7 * STOP_S
 """Seconds that the main actor of a failed run has to stop. All others have the rest of `STOP_S`."""
 LAST_S = 10.0
-"""Seconds before it is ended by force in which a run that has not saved ends its processes."""
+"""Seconds for a run that has not saved to end its processes, before it is ended by force."""
 ONE_PRESS_S = 0.1
 """A signal that follows another one within this time is the same press of Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the main actor of a run ended."""
+    """The end of the main actor of a run."""
 
     state: State
     """See `RunResult.state`."""
@@ -341,7 +341,7 @@ def stop_signals() -> list[signal.Signals]:
 
 
 def spawn_all(topology: Topology, node: Node, failed: set[str] | None = None) -> None:
-    """Start the planned actors of `node`, which fails when so many of them have failed for good that the run must.
+    """Start the planned actors of `node`, which fails once too few actors that the run requires are left.
 
     Args:
         topology: the plan.

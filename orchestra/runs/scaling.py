@@ -27,7 +27,7 @@ class ScaledMsg(Message):
     stopped: tuple[str, ...] = ()
     """Nodes whose processes have ended."""
     refusal: str = ""
-    """Why nothing has changed; empty if the group has the number of replicas that was asked for."""
+    """The reason why nothing has changed; empty if the group has the requested number of replicas."""
 
 
 class ScaleMsg(Request[ScaledMsg]):

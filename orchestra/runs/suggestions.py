@@ -1,4 +1,4 @@
-"""What somebody who mistyped a name probably meant."""
+"""Suggestions for mistyped names."""
 
 import difflib
 from collections.abc import Iterable

@@ -15,7 +15,7 @@ from orchestra.runs.planned import PlannedNode
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Actors of which a run needs some."""
+    """Actors of which a run needs a minimum number."""
 
     actors: tuple[str, ...]
     """Their addresses."""
@@ -39,7 +39,7 @@ class Requirement:
 MOST_REPLICAS = 1024
 """Replicas that a group may have on one host."""
 Place = tuple[int, int]
-"""Where a replica belongs: the slot of its host, and its number on that host."""
+"""The place of a replica: the slot of its host, and its number on that host."""
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Replicas:
     refs: list[Ref[Any]] = field(default_factory=list)
     """The actors of the replicas, by index."""
     places: list[Place] = field(default_factory=list)
-    """Where they belong, by index."""
+    """The places of the replicas, by index."""
     changes: list[Callable[[int, PlannedNode], object]] = field(default_factory=list)
     """The functions given to `each`."""
 
@@ -104,7 +104,7 @@ class Replicas:
 
     @property
     def requirement(self) -> Requirement:
-        """What the run requires of this group."""
+        """The actors of this group, and how many of them the run requires."""
         return Requirement(tuple(ref.address for ref in self.refs), self.at_least)
 
 
@@ -121,9 +121,9 @@ class Topology:
         self._until: Ref[Any] | None = None
         self._preparations: list[tuple[Callable[[], object], bool]] = []
         self.shipped: list[Path] = []
+        """Files and folders that go to other hosts."""
         self.named_files: tuple[Path, ...] = ()
         """Python files that the experiment imported by `import_file` when it was built: those that its flags name."""
-        """Files and folders that go to other hosts."""
         self._required: list[Requirement] = []
         self.groups: dict[str, Replicas] = {}
         """The groups of replicas, by name."""
@@ -328,7 +328,7 @@ class Topology:
 
     @property
     def requirements(self) -> list[Requirement]:
-        """Without which actors the run fails, the main actor excepted."""
+        """The actors without which the run fails, except for the main actor."""
         return [*self._required, *(group.requirement for group in self.groups.values())]
 
     def ships(self, path: str | Path) -> None:

@@ -235,7 +235,7 @@ class SimulatedConnection(Endpoint):
         self._outbox: list[Buffer] = []
         self._held_back: list[bytes | None] = []
         self._arrives = 0.0
-        """When the last bytes arrive; later ones do not overtake them."""
+        """The time at which the last bytes arrive; later ones do not overtake them."""
         self._closing = False
         self._broken = False
         """True if sent bytes are lost, as are bytes on their way to here."""

@@ -96,7 +96,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host of an address stands for the own host, wherever it is dialled."""
+    """Return whether a host of an address always means the host that dials it."""
     name = host.rstrip(".").lower()
     if name in ("localhost", "ip6-localhost", "ip6-loopback") or name.startswith("localhost."):
         return True
@@ -134,8 +134,8 @@ def advertised(listening: str, advertise: Sequence[str] = (), known: Sequence[st
 def told_to_others(listening: str, advertise: Sequence[str] = ()) -> str:
     """Return the candidates that a node tells its peers, for one address where it listens.
 
-    An address of the loopback interface, a socket file or a name in memory is told as it is: who can use it is on this
-    host. So is a wildcard on a host without any other interface.
+    An address of the loopback interface, a socket file or a name in memory is told as it is: only this host can use
+    it. So is a wildcard on a host without any other interface.
     """
     if not listening.startswith(("tcp://", "tls://")):
         return listening

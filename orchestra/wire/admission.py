@@ -16,9 +16,9 @@ HOST_BITS = 64
 class Admission(Generic[T]):
     """The connections that have not proved themselves, by source, each in the order of the last sign of life.
 
-    A new connection is always let in. Beyond the bounds another one has to go: the one of the same source that has been
+    A new connection is always let in. Beyond the bounds another one is dropped: that of the same source that has been
     silent for longest; or, if all sources together have too many, that of the source with the most. A flood therefore
-    neither keeps others out nor takes the place of a connection from another source.
+    neither blocks connections from other sources nor displaces one of them.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ NAME_BYTES = 16
 PERIOD = 32
 """Blocks that are taken before an arena returns memory that it has not needed since. A heartbeat ends a period, too."""
 SURPLUS = 1 << 20
-"""Bytes of such memory for which that is worth a call of the system."""
+"""Bytes of such memory from which on a system call is worth its cost."""
 
 _POPULATE_WRITE = 23
 """Linux's MADV_POPULATE_WRITE, which Python 3.11 has no name for."""
@@ -59,7 +59,7 @@ class Blocks:
 
     @property
     def end(self) -> int:
-        """Where the last taken block ends."""
+        """The end of the last taken block."""
         begin, end = self._free[-1] if self._free else (0, 0)
         return begin if end == self.capacity else self.capacity
 
@@ -121,7 +121,7 @@ class Arena:
         self._taken = 0
         """Blocks taken in this period."""
         self._reached = [0, 0]
-        """Where the farthest block ends that was taken in the period before, and in this one."""
+        """The end of the farthest block that was taken in the period before, and in this one."""
         try:
             self.descriptor = os.memfd_create(_label(name), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:

@@ -7,7 +7,7 @@ received straight into a block, once the node has an arena, and is sent on to th
 
 The blocks of a link that ends without returning them may still be viewed, by its peer or by a process that the peer has
 sent them on to. Their arena is *retired*: it is never written again, its users forget it, and the system takes its
-memory back with the last view. A view therefore never changes, whoever dies.
+memory back with the last view. A view therefore never changes, even if a process dies.
 """
 
 import threading
@@ -132,7 +132,7 @@ class SharedBlocks:
         self._users[user] = None
 
     def leave(self, user: ArenaUser) -> None:
-        """Remove a user; close the arenas that nobody else uses."""
+        """Remove a user; close the arenas of this node that have no other user."""
         self._users.pop(user, None)
         for arena in list(self._arenas):
             self.decline(arena, user)
@@ -146,7 +146,7 @@ class SharedBlocks:
                 self.retire(arena)
 
     def arena_to_offer(self, offered: Container[Arena | LentArena]) -> Arena | None:
-        """Return an arena that is not yet `offered` to a peer, for payloads that find no room in those that are.
+        """Return an arena that is not yet `offered` to a peer, for payloads without room in the offered ones.
 
         Raises:
             NotShared: the system provides no memory.
@@ -238,7 +238,7 @@ class SharedBlocks:
             return array
 
     def drop(self, block: Block, *, lost: bool) -> None:
-        """Account for a holder that has returned a block, or `lost` it: somebody may view it for ever."""
+        """Account for a holder that has returned a block, or `lost` it: then a process may view it for ever."""
         if lost:
             self.lose(block)
         if isinstance(block, LentBlock):
@@ -309,7 +309,7 @@ def _sources(pieces: list[Buffer]) -> Sources:
 
 
 def _are_sources(sources: Sources, pieces: list[Buffer]) -> bool:
-    """Whether `pieces` are the memory that was copied from these sources, all of which are alive."""
+    """Return whether `pieces` are the memory that was copied from these sources, all of which are alive."""
     arrays = [piece for piece in pieces if isinstance(piece, memoryview)]
     return len(arrays) == len(sources) and all(
         ref() is _array_of(piece) and (address, nbytes) == (_address(piece), len(piece))
@@ -318,7 +318,7 @@ def _are_sources(sources: Sources, pieces: list[Buffer]) -> bool:
 
 
 def _is_all_of(array: AnyArray, pieces: list[Buffer], nbytes: int) -> bool:
-    """Whether `pieces` are the whole memory of an array of uint8, in order; the bytes between them are padding."""
+    """Return whether `pieces` are the whole memory of an array of uint8, in order. Bytes between them are padding."""
     if array.nbytes != nbytes:
         return False
     end = begin = _address(array)

@@ -1,4 +1,4 @@
-"""What a process shows to its peers: the run's secret, and for TLS a certificate of the run's authority and its key."""
+"""The credentials of a process: the run's secret, and for TLS a certificate of the run's authority and its key."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def check_secret(secret: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a process shows to its peers, and what it compares theirs with. Each field is text in PEM."""
+    """The certificate and key of a process, and the authority of its peers' certificates. Each field is text in PEM."""
 
     ca: str = field(repr=False)
     """The certificate of the run's authority."""

@@ -183,7 +183,7 @@ class _Lease:
 _payloads = PayloadPool()
 
 Lend = Callable[[int], AnyArray | None]
-"""Returns an array of so many bytes of uint8, which it owns the memory of, or None."""
+"""Returns an array of uint8 with this many bytes, which owns its memory, or None."""
 
 
 def no_memory(nbytes: int) -> AnyArray | None:
@@ -339,7 +339,7 @@ class Outbox:
 
     @property
     def due(self) -> bool:
-        """True if so much is queued that it should leave now, so that the peer works on it meanwhile."""
+        """True if the queue is large enough to leave now, so that the peer works on it meanwhile."""
         return self.nbytes >= self.JOIN
 
     def take(self) -> list[Buffer]:

@@ -384,7 +384,7 @@ class Dial:
     """The attempts to begin one session with a peer.
 
     Args:
-        over: done when the session has begun, or is given up.
+        over: done when the session has begun, or the attempts have ended without one.
     """
 
     def __init__(self, over: asyncio.Future[None]) -> None:

@@ -317,7 +317,7 @@ class LinkSender:
         return window.wait(self._loop.create_future(), (route, pieces, nbytes))
 
     def _send_version(self, recipient: str, window: Window[_Waiting], pieces: list[Buffer], nbytes: int) -> None:
-        """Send a version of a latest-wins message. Nobody waits for it where there is no credit."""
+        """Send a version of a latest-wins message. Without credit it is queued; no sender waits for it."""
         if not (self._session.full or window.waiting) and window.take(nbytes):
             self._transmit(pieces, nbytes)
             return

@@ -169,7 +169,7 @@ class SharedMemoryChannel:
             self._disable(refusal[:REFUSAL])
 
     def released(self, blocks: list[Any]) -> None:
-        """Account for blocks that the peer returned: arena, place, uses, and whether somebody may view it for ever.
+        """Account for blocks that the peer returned: arena, place, uses, and whether a process may view it for ever.
 
         Raises:
             FrameError: the peer does not hold them.
@@ -281,7 +281,7 @@ class SharedMemoryChannel:
     # Inside
 
     def _may_name(self, block: Block) -> bool:
-        """Whether the peer has mapped the arena of a block that is in shared memory already; offer it if not."""
+        """Return whether the peer has mapped the arena of a block in shared memory; if not offered yet, offer it."""
         arena = block.arena
         offer = self._offers.get(arena)
         if offer is None and not arena.retired and self._link.local:

@@ -46,7 +46,7 @@ class StoryStop:
 
 def story_keys() -> dict[str, StoryKey]:
     """Return the keys of the installed packages, by name."""
-    from importlib.metadata import entry_points  # takes longer to import than the rest of this room
+    from importlib.metadata import entry_points  # takes longer to import than the rest of this package
 
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
     return {point.name: point.load() for point in points}

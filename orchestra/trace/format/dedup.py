@@ -16,7 +16,7 @@ TILE = 8 << 10
 MOST_TILES = 1 << 18
 """Tiles that are remembered, in about 40 MB of memory. Beyond, the older half is forgotten, and written again."""
 _SHIFT = 32
-"""An address of a tile is the number of its part, or of the record that holds it, and here begins its offset there."""
+"""Bits of a tile's address for its offset. The higher bits are the number of its part, or of the record with it."""
 _MASK = (1 << _SHIFT) - 1
 
 
@@ -31,7 +31,7 @@ class Extent(NamedTuple):
 
 
 class DedupPlan(NamedTuple):
-    """How an array is stored: references to extents, and the parts to write as records of their own.
+    """The storage of an array: references to extents, and the parts to write as records of their own.
 
     Until `DedupIndex.settle`, the record of an extent in a new part is the number of this part, -1 for the first.
     """

@@ -41,7 +41,7 @@ class MessageType:
     fields: tuple[str, ...]
     """Names of its fields."""
     request: bool
-    """Whether it expects an answer."""
+    """True if it expects an answer."""
 
     @property
     def name(self) -> str:

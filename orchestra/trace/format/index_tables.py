@@ -34,7 +34,7 @@ ENTRY = np.dtype(
     ]
 )
 """One record of an actor. `seconds`: a delivery's wait, or the duration of handling. `number`: of the message, or of an
-answer's request. `nbytes`: size of the message. `flag`: whether a timer sent it, or whether handling failed."""
+answer's request. `nbytes`: size of the message. `flag`: true if a timer sent it, or if handling failed."""
 SEND = np.dtype(
     [("number", "<u8"), ("row", "<u8"), ("actor", "<u4"), ("recipient", "<u4"), ("type", "<u4"), ("n", "<u4")]
 )
@@ -63,7 +63,7 @@ class IndexTables:
         self.types: Mapping[int, MessageType] = {}
         self.damages: Sequence[Damage] = ()
         self.closed = False
-        """Whether the file ends with a CLOSE."""
+        """True if the file ends with a CLOSE."""
         self._count = 0
         self._columns: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}

@@ -126,13 +126,13 @@ class Header:
     """The node's monotonic clock at that moment."""
     seed: int = 0
     deterministic: bool = False
-    """Whether offloaded work ran on the loop."""
+    """True if offloaded work ran on the loop."""
     pid: int = 0
     host: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     experiment: Experiment | None = None
     reason: str = "recorded"
-    """Why the file was written: `recorded`, or the event that made a flight recorder write."""
+    """The reason for the file: `recorded`, or the event that made a flight recorder write it."""
     run_directory: str = ""
     """The run directory, as its actors saw it; empty where the run has none."""
     resume_from: str = ""
@@ -220,7 +220,7 @@ class Delivery(ActivationRecord, kind=Kind.DELIVERY):
     """Not 0 where the sender awaits an answer."""
     nbytes: int
     timer: bool
-    """Whether a timer of the actor sent it."""
+    """True if a timer of the actor sent it."""
     fields: Mapping[str, Any] | None
     """By name; None where the type is excluded. A large array is an array or a `Digest`."""
 
@@ -267,7 +267,7 @@ class End(IncarnationRecord, kind=Kind.END):
     reason: str
     """`stopped`, `aborted`, or the text of the exception that ended it."""
     final: bool
-    """Whether no further incarnation follows."""
+    """True if no further incarnation follows."""
 
 
 class Gap(Record, kind=Kind.GAP):

@@ -1,7 +1,7 @@
 """The table by which the processes of a host write each array of a run once.
 
-A message passes through several processes, each of which records it. The first to have written an array notes its place
-in the table, and the others refer to that place. Nobody waits for anybody: two that write at the same time both do.
+A message passes through several processes, each of which records it. The first process that has written an array notes
+its place in the table, and the others refer to that place. No process waits: two may write an array at the same time.
 
 The table is a file beside the trace files. A place is noted only once the record is in the file of a process, where it
 stays if the process is killed. The table's name has the system's boot id, since a power cut may take the end of a file
@@ -31,7 +31,7 @@ class SharedArrays:
 
     Args:
         folder: of the trace files.
-        remove: whether `close` removes the table; the process that ends last does. The others lose nothing by it.
+        remove: whether `close` removes the table. The process that ends last removes it; others still work without it.
     """
 
     def __init__(self, folder: Path, *, remove: bool = False) -> None:

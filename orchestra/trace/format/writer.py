@@ -36,7 +36,7 @@ from orchestra.trace.format.shared_arrays import SHARE_FROM, SharedArrays
 
 SEGMENT_BYTES = 1 << 30
 SEGMENT_RECORDS = 1 << 20
-"""Records of actors in one file. The index of so many takes about 100 MB of memory while the file is written."""
+"""Records of actors in one file. Their index takes about 100 MB of memory while the file is written."""
 RESERVE_BYTES = 512 << 20
 """Free disk space below which nothing is written: the run needs it for its checkpoints."""
 KNOWN_ARRAYS = 1 << 16
@@ -426,7 +426,7 @@ class _Batch:
 
 
 def _cost(entry: Entry) -> tuple[str, int, int]:
-    """What a lost entry counts for: actor, bytes and clock."""
+    """Return what a lost entry adds to the counts of losses: actor, bytes and clock."""
     return entry.actor, entry.nbytes, entry.clock
 
 

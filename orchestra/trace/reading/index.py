@@ -15,7 +15,7 @@ from orchestra.trace.format.records import Kind, Record
 from orchestra.trace.reading.reader import TraceFile
 
 SAVE_AGAIN = 8
-"""The index of a growing file is saved again when the file has grown by one part in so many."""
+"""The index of a growing file is saved again once the saved one lacks more than 1/`SAVE_AGAIN` of the file."""
 
 
 class TraceIndex(IndexTables):

@@ -74,7 +74,7 @@ class TraceFile:
         self.types: dict[int, MessageType] = {}
         """The message types read so far, by number."""
         self.closed = False
-        """Whether the last record read is a CLOSE."""
+        """True if the last record read is a CLOSE."""
         self.find_blob: Callable[[bytes], int | None] = lambda digest: None
         """Returns the offset of the array record with a digest; set by the index of the file."""
         self.others = TraceFolder(path.parent)

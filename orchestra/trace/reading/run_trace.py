@@ -52,7 +52,7 @@ class Recording:
 
     @property
     def closed(self) -> bool:
-        """Whether its process closed all files."""
+        """True if its process closed all files."""
         return all(index.file.closed for index in self.indexes)
 
     def notes(self) -> list[str]:

@@ -14,7 +14,7 @@ MAX_FAILURES = 8
 """Failures of one process that are written: an actor that fails again and again must not fill the disk."""
 BATCH = 512
 SLACK = 64
-"""Fraction of the ring that is freed at once: one in so many."""
+"""1/`SLACK` of the ring is freed at once."""
 
 
 class FlightRing:

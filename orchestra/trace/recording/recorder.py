@@ -19,10 +19,10 @@ class Sink(Protocol):
     """The destination of records: `Backlog` or `FlightRing`."""
 
     at_once: bool
-    """Whether a delivery is put before it is handled; otherwise the actor holds it until then."""
+    """True if a delivery is put before it is handled; otherwise the actor holds it until then."""
     digests_sent: bool
-    """Whether an array that is sent to another node is replaced by its digest at once, which is all of it that a trace
-    holds. Otherwise the sink computes the digest soon."""
+    """True if an array that is sent to another node is replaced by its digest at once: a trace holds only the digest.
+    Otherwise the sink computes the digest soon."""
     total: int
     """Bytes put so far."""
     snapshot_every: float

@@ -23,7 +23,7 @@ _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """What a run records.
+    """The settings of the recording of a run.
 
     Raises:
         UsageError: the settings contradict each other.
@@ -36,7 +36,7 @@ class TraceSettings:
     flight_bytes: int | None = None
     """Memory of a node's flight recorder; by default that of `FLIGHT_BYTES` or `SMALL_FLIGHT_BYTES`."""
     at_end: bool = False
-    """Whether flight records are written also without a failure."""
+    """True if flight records are written also without a failure."""
 
     def __post_init__(self) -> None:
         if self.flight_bytes is not None and self.flight_bytes < 1:  # the flag counts whole MiB; a test may keep less

@@ -16,7 +16,7 @@ COST = 0.01
 LARGEST = 4
 """Times the ring that a snapshot may take."""
 AGAIN = 16
-"""An actor that returns no state is asked again after one part in so many of the bytes between two snapshots."""
+"""An actor that returns no state is asked again after 1/`AGAIN` of the bytes between two snapshots."""
 
 
 class SnapshotSchedule:

@@ -20,7 +20,7 @@ class Endpoint:
         self._lost = False
         self._loss: list[Exception | None] = []
         self._deaf = False
-        """True once this side has given up the connection; later frames are dropped."""
+        """True once this side has abandoned the connection; later frames are dropped."""
 
     @property
     def limits(self) -> Limits:

@@ -24,8 +24,8 @@ HEAD_START_S = 5.0
 class TunnelTransport:
     """`tunnel:///path/to/socket`, to dial only. The other process listens at a port of its own.
 
-    With credentials the connection is one of `tls://`. It is never one between processes of one host, and a socket at
-    which nobody answers is no sign that the other process is dead: ssh may be.
+    With credentials the connection is one of `tls://`. It is never one between processes of one host. If no process
+    answers at the socket, ssh may be dead rather than the other process.
     """
 
     def __init__(self, tls: Credentials | None = None) -> None:
