@@ -39,12 +39,12 @@ def command(arguments: list[str]) -> int:
     parser.add_argument(
         "--dial-on",
         action="store_true",
-        help="go on to look for a head at whose addresses nobody listens: it may be started again there",
+        help="keep looking for the head if nothing listens at its addresses: it may be started again there",
     )
     parser.add_argument(
         "--bound",
         action="store_true",
-        help="end once standard input has ended, though the run goes on; needs --token -",
+        help="end once standard input has ended, even while the run continues; needs --token -",
     )
     options = parser.parse_strictly(arguments)
     if options.bound and options.token != STDIN:

@@ -20,7 +20,9 @@ def command(arguments: list[str]) -> int:
     parser = FlagParser(prog="orchestra prune", description=_HELP)
     parser.add_argument("--keep", type=int, metavar="N", help="keep the N newest runs of each experiment")
     parser.add_argument(
-        "--older-than", metavar="AGE", help="remove runs started or resumed so long ago only: 90m, 12h, 30d, 2w"
+        "--older-than",
+        metavar="AGE",
+        help="remove only runs last started or resumed at least this long ago: 90m, 12h, 30d, 2w",
     )
     parser.add_argument("--dry-run", action="store_true", help="list what would be removed, and stop")
     parser.add_argument("--yes", action="store_true", help="remove without asking")

@@ -43,7 +43,7 @@ def _new(name: str, join: str | None) -> JoinToken:
             raise UsageError(f"--join: {candidate} must begin with tls://, or with tcp:// for --tls off")
         place = parse_address(candidate)
         if is_wildcard(place.host) or place.first != place.last or not place.first:
-            raise UsageError(f"--join: nobody can dial {candidate}: write the HOST and the PORT of the head")
+            raise UsageError(f"--join: {candidate} cannot be dialled: write the HOST and the PORT of the head")
     encrypted = {candidate.startswith("tls://") for candidate in candidates}
     if len(encrypted) != 1:
         raise UsageError("--join: all addresses must begin with tls://, or all with tcp://")

@@ -409,7 +409,8 @@ def _flags(
         str | None, Field(description="the cluster, HOST:PORT; http://HOST:8265 submits the run as a job to it")
     ] = None,
     runtime_env_json: Annotated[
-        str | None, Field(description="what Ray prepares for the run's processes, as JSON; everybody can read it")
+        str | None,
+        Field(description="what Ray prepares for the run's processes, as JSON; all users of the cluster can read it"),
     ] = None,
     host_cores: HostCores = None,
     host_gpus: HostGpus = None,

@@ -386,7 +386,7 @@ def _flags(
     head_cores: HeadCores = None,
     head_partition: Annotated[str | None, Field(description="the partition of the head's node")] = None,
     mem: Annotated[str | None, Field(coerce_numbers_to_str=True, description="the memory of each host: 16G")] = None,
-    account: Annotated[str | None, Field(description="who pays")] = None,
+    account: Annotated[str | None, Field(description="the account to charge")] = None,
     qos: Annotated[str | None, Field(description="the quality of service")] = None,
     constraint: Annotated[str | None, Field(description="features that the nodes must have")] = None,
     reservation: Annotated[str | None, Field(description="the reservation of the nodes")] = None,

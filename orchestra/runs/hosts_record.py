@@ -68,7 +68,7 @@ class HostsRecord:
         try:
             write_json(self._path, {"hosts": hosts, "events": list(self._events)})
         except OSError as error:
-            log.get(actor="run").warning("cannot write who came and went", path=str(self._path), error=repr(error))
+            log.get(actor="run").warning("cannot write the record of hosts", path=str(self._path), error=repr(error))
 
     def _write_within(self, seconds: float) -> None:
         if self._path is None:
@@ -96,5 +96,5 @@ class HostsRecord:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.get(actor="run").warning("cannot read who came and went", path=str(self._path), error=repr(error))
+            log.get(actor="run").warning("cannot read the record of hosts", path=str(self._path), error=repr(error))
             return []

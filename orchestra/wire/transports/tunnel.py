@@ -33,10 +33,10 @@ class TunnelTransport:
         self._tls = tls
 
     def check(self, address: str) -> None:
-        raise UsageError(f"cannot listen at {address}: a tunnel is for those who dial")
+        raise UsageError(f"cannot listen at {address}: a tunnel is for dialling only")
 
     async def listen(self, address: str, accept: Accept) -> Listener:
-        raise UsageError(f"cannot listen at {address}: a tunnel is for those who dial")
+        raise UsageError(f"cannot listen at {address}: a tunnel is for dialling only")
 
     async def clear(self, address: str) -> None:
         """Do nothing: the socket is removed by the process that it was made for."""

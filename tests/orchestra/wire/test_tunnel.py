@@ -107,9 +107,9 @@ def test_an_address_that_is_no_path_is_refused(run: Run, address: str) -> None:
 
 
 def test_nobody_listens_at_a_tunnel(run: Run) -> None:
-    with pytest.raises(UsageError, match="a tunnel is for those who dial"):
+    with pytest.raises(UsageError, match="a tunnel is for dialling only"):
         TunnelTransport().check("tunnel:///x")
-    with pytest.raises(UsageError, match="a tunnel is for those who dial"):
+    with pytest.raises(UsageError, match="a tunnel is for dialling only"):
         run(TunnelTransport().listen("tunnel:///x", lambda connection: None))
 
 
