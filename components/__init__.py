@@ -1,4 +1,4 @@
-"""What reinforcement-learning actors are, and what they are made of.
+"""The reinforcement-learning actors, and their building blocks.
 
 Names are loaded when they are first used: torch takes seconds to import, and not every process needs it.
 """

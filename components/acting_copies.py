@@ -1,4 +1,4 @@
-"""Copies of an environment that act: the hidden states and last actions of each, and which of them are ready.
+"""Copies of an environment that act: their hidden states and last actions, and which copies are ready.
 
 Shapes: B copies, A agents.
 """
@@ -18,7 +18,7 @@ _NONE = np.empty(0, np.int64)
 class ActingCopies:
     """Copies of an environment that a policy plays: their hidden states, their last actions, and which are ready.
 
-    All copies that are ready act in one forward pass. Of a batched simulator these are always all.
+    All copies that are ready act in one forward pass. In a batched simulator all copies are always ready.
     """
 
     def __init__(self, env: Env, policy: ActingPolicy, rng: np.random.Generator) -> None:
@@ -65,7 +65,7 @@ class ActingCopies:
         return self._policy.last_frame(self.frames(copies), self.last_actions[copies], self.hidden[copies])
 
     def receive(self) -> tuple[Copies, NDArray[np.bool_] | None]:
-        """Wait for copies; return those that have made a step, and which (B,) have lost their episode, if any.
+        """Wait for copies; return those that have made a step, and a mask (B,) of those that lost an episode, or None.
 
         A copy that has made a step is ready, unless `leave` or `begin` names it.
         """
@@ -82,7 +82,7 @@ class ActingCopies:
         return stepped, lost
 
     def leave(self, copies: Copies) -> None:
-        """Leave these copies, whose episodes have ended, as they are."""
+        """Leave these copies idle: their episodes have ended."""
         self.ready = self._without(copies)
 
     def any_ready(self) -> bool:

@@ -13,23 +13,23 @@ from orchestra import UsageError, import_file
 
 
 class Agent(Protocol):
-    """What ClusterEnv needs of an agent. A torch module needs `act` alone: its `state_dict` has the parameters."""
+    """The interface that ClusterEnv needs. A torch module needs only `act`: its `state_dict` has the parameters."""
 
     def act(self, obs: NDArray[Any]) -> Any:
         """Return actions for observations (B, …), or a pair: actions, and further outputs (B, …) by name.
 
-        Actions and outputs are arrays or tensors. Outputs travel to the learner: log-probabilities, values.
+        Actions and outputs are arrays or tensors. Outputs are sent to the learner: log-probabilities, values.
         """
 
     def get_parameters(self) -> Mapping[str, Any]:
         """Return the parameters of acting by name, as arrays or tensors."""
 
     def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Load what `get_parameters` of an equal agent returned."""
+        """Load parameters from `get_parameters` of an equal agent."""
 
 
 class AgentError(RuntimeError):
-    """An agent, or an environment, has failed on a node, or does not do what ClusterEnv needs."""
+    """An agent or an environment has failed on a node, or does not fit the interface that ClusterEnv needs."""
 
 
 class AgentPolicy(ActingPolicy):
@@ -44,7 +44,7 @@ class AgentPolicy(ActingPolicy):
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
-        self.named()  # an agent without parameters is an error now
+        self.named()  # raises now if the agent has no parameters
 
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
         return np.zeros((n_envs, 1, 1), np.float32)
@@ -57,14 +57,14 @@ class AgentPolicy(ActingPolicy):
                 f"{type(self.agent).__name__} has no method `distribution(obs)`, which `kl_threshold` needs: it "
                 "returns logits, or mean and log_std"
             )
-        said = self.agent.distribution(frames["obs"].copy())  # torch warns of memory that is read-only
+        said = self.agent.distribution(frames["obs"].copy())  # torch warns about read-only memory
         return {name: as_array(value)[:, None] for name, value in said.items()}, hidden
 
     def act_in(self, obs: NDArray[Any]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
         """Return the agent's actions (B, …) and further outputs by name.
 
         Raises:
-            AgentError: there is not one row for each environment.
+            AgentError: an output does not have one row for each environment.
         """
         acted = self.agent.act(obs)
         actions, said = acted if isinstance(acted, tuple) else (acted, {})
@@ -126,9 +126,9 @@ def make_agent(file: str, name: str, envs: Any) -> AgentPolicy:
     """Make an agent by a class or a function of a file, which is imported.
 
     Args:
-        file: the path. What runs as a program belongs under `if __name__ == "__main__"`.
-        name: of a class, or of a function.
-        envs: the node's vector environment, which is passed if there is a parameter without default: it has
+        file: the path. Code for running the file as a program belongs under `if __name__ == "__main__"`.
+        name: name of a class, or of a function.
+        envs: the node's vector environment, passed if the class or function has a parameter without default. It has
             `single_observation_space` and `single_action_space`.
 
     Raises:

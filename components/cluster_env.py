@@ -32,7 +32,7 @@ from messages import EnvsPlayedMsg, JoinMsg, LoadParamsMsg, PlayEnvsMsg, ProbesM
 from orchestra import Arrays, Hosts, RunHandle, Topology, UsageError, freeze, import_file
 
 WAIT_S = 0.5
-"""Seconds between two looks at whether the run still goes on."""
+"""Seconds between two checks that the run is still running."""
 MODES = ("asynchronous", "ahead", "min_nodes")
 OF_MAKE_ENVS = ("type", "env_name", "env_kwargs", "vectorization_mode")
 PLAIN = (*OF_MAKE_ENVS, "envs_per_node", "agent", "kl_threshold", "sync", "sync_max_lag", "seed")
@@ -40,7 +40,7 @@ _names = itertools.count()
 
 
 class ClusterConfig(Protocol):
-    """Where the nodes of a ClusterEnv are. `SlurmConfig` is one."""
+    """Configuration of the nodes of a ClusterEnv; `SlurmConfig` has this interface too."""
 
     @property
     def nodes(self) -> int:
@@ -71,7 +71,7 @@ class SshConfig:
 
     @property
     def nodes(self) -> int:
-        """0: the hosts say how many there are."""
+        """0: the number of hosts decides."""
         return 0
 
     def options(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class RayConfig:
 
     nodes: int
     address: str = ""
-    """Of the cluster; by default the one that this process finds."""
+    """Address of the cluster; by default that of the cluster that this process finds."""
 
     def options(self) -> dict[str, Any]:
         """Return keywords of `orchestra.start`."""
@@ -128,21 +128,22 @@ def cluster_nodes(
 
 
 class ClusterEnv(VectorEnv[Any, Any, Any]):
-    """All environments of all nodes as one vector environment, in which the agent acts where the environments are.
+    """All environments of all nodes as one vector environment; the agent acts on the nodes.
 
-    Each environment whose episode ends begins another in the same step (`AutoresetMode.SAME_STEP`):
-    `info["final_obs"]` has the last observation where `info["_final_obs"]` says so. Environments of node i are
-    `i * envs_per_node` and those behind it.
+    An environment whose episode ends begins another in the same step (`AutoresetMode.SAME_STEP`):
+    `info["final_obs"]` has the last observation where `info["_final_obs"]` is true. The environments of node i begin at
+    number `i * envs_per_node`.
 
-    With `asynchronous`, `step` returns what is ready: arrays have a row for each of `info["env_ids"]`. These are the
-    environments of `min_nodes` nodes or more, and nodes play up to `ahead` steps that have not been returned.
+    With `asynchronous`, `step` returns the environments that are ready: arrays have a row for each of
+    `info["env_ids"]`. These are the environments of `min_nodes` nodes or more, and nodes play up to `ahead` steps that
+    have not been returned.
 
     Args:
         env_config: `env_name` and `envs_per_node`; `type`, `env_kwargs` and `vectorization_mode` as in `make_envs`;
             `kl_threshold`, the divergence above which a node loads parameters, or `sync` and `sync_max_lag`, as the
-            flags; `agent`, the file of the agent's class if that is not the program's; `seed`; and of asynchronous mode
+            flags; `agent`, the file of the agent's class if that is not the program; `seed`; and for asynchronous mode
             `asynchronous`, `ahead` (2) and `min_nodes` (1).
-        config: where the nodes are: `LocalConfig`, `SlurmConfig`, `SshConfig` or `RayConfig`.
+        config: the nodes: `LocalConfig`, `SlurmConfig`, `SshConfig` or `RayConfig`.
 
     Raises:
         UsageError: `env_config` has an unknown key, or there is no such environment.
@@ -199,7 +200,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             UsageError: the run cannot begin as asked, or the nodes run already.
-            RunFailed: it failed.
+            RunFailed: the run failed.
         """
         if self._handle is not None:
             raise UsageError("launch: the nodes run already")
@@ -221,7 +222,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         return self
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Stop the nodes, and wait for their end."""
+        """Stop the nodes, and wait until they have ended."""
         if self._handle is not None:
             self._handle.stop()
             self._handle.result()
@@ -229,7 +230,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     @cached_property
     def _agent_file(self) -> Path | None:
-        """The file that nodes import the agent from: the one that was named, or the program."""
+        """The file from which nodes import the agent: the one in `env_config`, or the program."""
         named = self._env.get("agent") or getattr(sys.modules.get("__main__"), "__file__", None)
         return None if named is None else Path(named).absolute()
 
@@ -252,7 +253,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if isinstance(seed, list):
             raise UsageError("reset: one seed is needed, not a list; each environment has its own from it")
         self._check_running()
-        while any(self._outstanding):  # of asynchronous mode
+        while any(self._outstanding):  # only in asynchronous mode
             self._hear()
         for ready in self._ready:
             ready.clear()
@@ -271,8 +272,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """Make a step with the agent, or with given actions, in all environments; asynchronously, return what is ready.
 
         `info` has `actions`, `policy` (the further outputs of the agent by name), `versions` of the parameters that
-        acted, `env_ids`, `lost` (true where a process was lost and an episode with it, whose action is none of the
-        agent's), and `episode` with the return `r` and the length `l` where `_episode` says that one has ended.
+        acted, `env_ids`, `lost` (true where an episode was lost with its process; its action is zeros, not the
+        agent's), and `episode` with the return `r` and the length `l` where `_episode` is true: an episode has ended.
 
         Args:
             agent: an object with `act`, as `cluster_agent.Agent`; or actions, an array (N, …).
@@ -309,11 +310,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         asked = PlayEnvsMsg(node=node, number=self._numbers[node], what=what, seed=seed, actions=given)
         self._numbers[node] += 1
         self._outstanding[node].append(asked)
-        if len(self._outstanding[node]) == 1:  # a node makes one at a time
+        if len(self._outstanding[node]) == 1:  # a node handles one request at a time
             self._unsent.append(asked)
 
     def _send(self) -> None:
-        """Send what the nodes were asked for: once, since each time wakes the thread of the head."""
+        """Send all unsent requests in one call, because each call wakes the thread of the head."""
         asked, self._unsent = self._unsent, []
         self._bridge.tell(*asked)
 
@@ -322,17 +323,17 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             self._hear()
 
     def _hear(self) -> None:
-        """Take what a node has said, or look whether the run still goes on."""
+        """Handle one message of a node; if none comes within `WAIT_S`, check that the run is still running."""
         try:
             heard = self._bridge.heard.get(timeout=WAIT_S)
         except queue.Empty:
             if self._handle is not None and not self._handle.running:
-                self._handle.result()  # raises why
+                self._handle.result()  # raises the error of the run
                 raise AgentError("the nodes have ended") from None
             return
         if isinstance(heard, JoinMsg):
             node = int(heard.ref.address.partition("/")[0].removeprefix("node-"))
-            if node >= self._nodes:  # of hosts that only the engine knows
+            if node >= self._nodes:  # the engine alone knows the number of hosts
                 self._set_nodes(node + 1)
             self._refs[node] = heard.ref
             if self._outstanding[node]:
@@ -350,7 +351,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def _merged(
         self, played: list[EnvsPlayedMsg]
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Return the answers of some nodes in the form of Gymnasium."""
+        """Return the answers of some nodes as Gymnasium's `step` returns them."""
         answers = [
             _with_lost_episodes(each, self._obs[self._rows(each.node)], self.single_action_space) for each in played
         ]
@@ -381,7 +382,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     # Parameters -----------------------------------------------------------------------------------------------------
 
     def _publish(self, agent: Any) -> None:
-        """Publish the parameters of the agent if they have changed, and before the first ones the agent's class."""
+        """Publish the agent's parameters if they have changed; the agent's class is sent before the first ones."""
         policy = AgentPolicy(agent)
         if self._agent is not agent:
             self._use(agent)
@@ -418,7 +419,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
 
 def _with_lost_episodes(played: EnvsPlayedMsg, before: NDArray[Any], action_space: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an answer. Of a node whose process was lost, all episodes are cut after their last frame."""
+    """Return the arrays of an answer. If the node's process was lost, its episodes are cut after their last frames."""
     arrays = dict(played.arrays)
     if not played.lost:
         return arrays

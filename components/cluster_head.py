@@ -1,4 +1,4 @@
-"""ClusterHead: the actor of a ClusterEnv in the learner's process. It passes messages between the two."""
+"""ClusterHead: the actor of a ClusterEnv in the learner's process. It passes messages between learner and nodes."""
 
 import contextvars
 import queue
@@ -16,18 +16,18 @@ class Bridge:
     """Connects the thread of the learner with the head's event loop."""
 
     heard: "queue.SimpleQueue[JoinMsg | EnvsPlayedMsg]" = field(default_factory=queue.SimpleQueue)
-    """What the nodes have said, in this order."""
+    """Messages from the nodes, in the order of their arrival."""
     head: Ref[Any] | None = None
     """None before the head has started."""
     published: Published | None = None
     _context: contextvars.Context | None = None
 
     def connect(self, head: Ref[Any], published: Published) -> None:
-        """Serve this head from now on. It calls this itself."""
+        """Use this head from now on; the head calls this method."""
         self.published, self._context, self.head = published, contextvars.copy_context(), head
 
     def tell(self, *messages: Message) -> None:
-        """Tell the head messages, in this order, from the thread of the learner."""
+        """Send messages to the head, in this order, from the thread of the learner."""
         assert self.head is not None
         assert self._context is not None
         for told in [self._context.run(self.head.tell_threadsafe, message) for message in messages]:
@@ -41,12 +41,12 @@ BRIDGES: dict[str, Bridge] = {}
 class ClusterHead(
     PassesParameters, Actor[JoinMsg | EnvsPlayedMsg | PlayEnvsMsg | UseAgentMsg | LoadParamsMsg | SyncMessages]
 ):
-    """Passes requests of the learner on to the nodes, parameters to those that ask, and what is played to the learner.
+    """Passes requests of the learner to the nodes, parameters to nodes, and the played steps to the learner.
 
     Args:
         bridge: name of the `Bridge` to the learner, in this process.
         workers: addresses of the workers, by the number of their node.
-        pulls: whether workers ask for parameters, or are sent all.
+        pulls: True if workers ask for parameters; False if all parameters are sent to them.
     """
 
     supervision: ClassVar[Supervision] = Escalate()

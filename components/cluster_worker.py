@@ -26,15 +26,16 @@ from orchestra import Actor, Arrays, Ref, on
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClusterWorker(Actor[PlayEnvsMsg | UseAgentMsg | LoadParamsMsg | ProbesMsg | VersionMsg]):
-    """Makes the steps that it is asked for, and waits for parameters where its rule says so.
+    """Makes the requested steps, and waits for parameters if its rule requires them.
 
-    Observations, actions, rewards and outputs of the agent travel; parameters only when the rule asks for them.
+    Observations, actions, rewards and outputs of the agent are sent with each step; parameters only when the rule
+    requires them.
 
     Args:
-        node: its number.
+        node: number of its node.
         env: as in `make_envs`.
         n_envs: environments of this node.
-        agent: the file that has the agent.
+        agent: the file with the agent's class.
         to: the ClusterHead.
         sync: when it loads parameters.
     """
@@ -65,7 +66,7 @@ class ClusterWorker(Actor[PlayEnvsMsg | UseAgentMsg | LoadParamsMsg | ProbesMsg 
     async def use_agent(self, msg: UseAgentMsg) -> None:
         try:
             self._policy = await self.offload(_seeded_agent, self.agent, msg.name, self._envs, self._seed)
-        except Exception as error:  # whatever the user's constructor raises is reported to the learner
+        except Exception as error:  # any error of the user's constructor is reported to the learner
             await self._tell(Arrays(), error=f"the agent cannot be made: {error!r}")
 
     @on(LoadParamsMsg)
@@ -99,7 +100,7 @@ class ClusterWorker(Actor[PlayEnvsMsg | UseAgentMsg | LoadParamsMsg | ProbesMsg 
             return
         try:
             arrays, lost = await self.offload(with_threads, 1, self._play, asked)
-        except Exception as error:  # whatever the user's agent or environment raises is reported to the learner
+        except Exception as error:  # any error of the user's code is reported to the learner
             self.log.exception("the agent or an environment failed")
             await self._tell(Arrays(), error=repr(error))
             return
@@ -114,7 +115,7 @@ class ClusterWorker(Actor[PlayEnvsMsg | UseAgentMsg | LoadParamsMsg | ProbesMsg 
         await self.to.tell(EnvsPlayedMsg(**told, arrays=arrays, lost=lost, error=error))
 
     def _play(self, asked: PlayEnvsMsg) -> tuple[dict[str, NDArray[Any]], bool]:
-        """Return the arrays of the answer, and whether the environments had to begin anew."""
+        """Return the arrays of the answer, and whether the environments were reset although a step was requested."""
         if asked.what == "reset" or self._obs is None:
             self._obs, _ = self._envs.reset(seed=asked.seed)
             return {"obs": np.asarray(self._obs)}, asked.what != "reset"
@@ -141,7 +142,7 @@ class ClusterWorker(Actor[PlayEnvsMsg | UseAgentMsg | LoadParamsMsg | ProbesMsg 
 
 
 def clipped(envs: Any, actions: NDArray[Any]) -> NDArray[Any]:
-    """Return actions within the bounds of a continuous space; those of another space as they are."""
+    """Return actions clipped to the bounds of a continuous space; other actions are returned unchanged."""
     space = envs.single_action_space
     if not hasattr(space, "low"):
         return actions

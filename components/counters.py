@@ -1,4 +1,4 @@
-"""Run counters: how far a run is, as its Orchestrator counts, and what is due at that point."""
+"""Run counters: the progress of a run as its Orchestrator counts it, and the events that are due."""
 
 from collections import deque
 from typing import Any, Literal
@@ -16,11 +16,11 @@ from orchestra import PlayedMsg, State
 RECENT_EPISODES = 100
 """Episodes over which the means of training are taken."""
 LEAST_BUFFER = 4.0
-"""Batches of the limiter's error buffer, at least."""
+"""Smallest error buffer of the limiter, in batches."""
 LAGS = (0, 1, 2, 4, 8, 16, 32)
 """The least policy lag of each bin of the histogram, in versions. The last bin has no end."""
 LEAST_NEWS = 4
-"""Messages of experience after which the Monitor hears what each node has played, at least."""
+"""Least number of experience messages between two reports of the steps that each node has played."""
 Phase = Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
 
 
@@ -31,7 +31,7 @@ class RunCounters:
         limiter: counts segments, such as whole episodes, as inserts and batches as samples; or the rounds.
         eval_interval: environment steps between two evaluations. The first is due at once.
         checkpoint_interval: environment steps between two checkpoints.
-        drop_stale: the largest policy lag of a segment's steps with which it is inserted; None to insert all.
+        drop_stale: largest policy lag of a segment's steps at which the segment is inserted; None to insert all.
     """
 
     def __init__(
@@ -50,42 +50,43 @@ class RunCounters:
         self.requested = 0
         """Batches requested for the Trainer."""
         self.updates = 0
-        """Batches that the Trainer has learned."""
+        """Batches from which the Trainer has learned."""
         self.metrics: tuple[tuple[str, float], ...] = ()
-        """The Trainer's metrics of the last of them."""
+        """The Trainer's metrics of the last learned batch."""
         self.sync = SyncCounters()
-        """Of the versions that the workers load."""
+        """Counters of the versions that the workers load."""
         self._recent: deque[tuple[bool, float, int]] = deque(maxlen=RECENT_EPISODES)
         self._epsilon: float | None = None
         self._lag: int | None = None
         self._lags = np.zeros(len(LAGS), np.int64)
         self._dropped = 0
         self._played: dict[str, tuple[int, int | None]] = {}
-        """Of each node: its steps, and the largest lag of its newest experience."""
+        """Steps of each node, and the largest lag in its newest experience."""
         self._told = 0
         """Messages of experience since the last `PlayedMsg`."""
 
     @property
     def in_flight(self) -> int:
-        """Batches that were requested and are not learned yet."""
+        """Batches that were requested and not yet learned from."""
         return self.requested - self.updates
 
     def set_error_buffer(self, per_environment: float | None, environments: int) -> None:
-        """Let the limiter's error buffer follow the number of environments that play, unless there is none.
+        """Set the limiter's error buffer in proportion to the environments that play; no change if none plays.
 
         Args:
-            per_environment: batches of the error buffer for each; None to keep the limiter's own.
-            environments: that play at present.
+            per_environment: batches of the error buffer per environment; None to keep the limiter's own.
+            environments: number of environments that play at present.
         """
         if per_environment is not None and environments and isinstance(self.limiter, SampleToInsertRatio):
             self.limiter.set_error_buffer(max(per_environment * environments, LEAST_BUFFER))
 
     def request_batch(self, most_in_flight: int, batch_size: int) -> tuple[int, int] | None:
-        """Count one more requested batch and return its number and its segments; None if there is none to request.
+        """Count one more requested batch and return its number and its segments; None if no batch may be requested.
 
         Args:
-            most_in_flight: as the limiter may forbid it, so do so many. Rounds have a limit of their own.
-            batch_size: segments of a batch; that of a round has all of its segments.
+            most_in_flight: largest number of batches in flight; no further batch is requested then. Rounds ignore it:
+                they have a limit of their own.
+            batch_size: segments of a batch; the batch of a round has all segments of the round.
         """
         if isinstance(self.limiter, Rounds):
             batch_size = self.limiter.end()
@@ -99,7 +100,7 @@ class RunCounters:
         return self.requested, batch_size
 
     def insertable(self, environments: int) -> int | None:
-        """Return how many segments, or steps of a round, may come from these environments; None for any number."""
+        """Return how many segments, or steps of a round, these environments may still deliver; None for any number."""
         if isinstance(self.limiter, Rounds):
             return self.limiter.allowance(environments, self.in_flight)
         return self.limiter.insertable()
@@ -138,12 +139,13 @@ class RunCounters:
         return fresh
 
     def played(self, *, now: bool = False) -> PlayedMsg | None:
-        """Return the steps of each node so far; None until as many messages have come as there are nodes.
+        """Return the steps of each node so far; None until enough messages have come since the last call.
 
-        So its cost for each message of experience does not grow with the number of nodes.
+        Enough are as many as there are nodes, and at least `LEAST_NEWS`. So the cost per message of experience does not
+        grow with the number of nodes.
 
         Args:
-            now: return it if any node has played.
+            now: return the steps if any node has played.
         """
         if not self._played or (self._told < max(len(self._played), LEAST_NEWS) and not now):
             return None
@@ -151,7 +153,7 @@ class RunCounters:
         return PlayedMsg(nodes=tuple((node, steps, lag) for node, (steps, lag) in self._played.items()))
 
     def _without_stale(self, msg: InsertTransitionMsg, lags: NDArray[np.integer[Any]]) -> InsertTransitionMsg | None:
-        """Return the segments of `msg` without a step of too large a lag, and count the others."""
+        """Return the segments of `msg` that have no step with too large a lag, and count the others."""
         if self._drop_stale is None or self._lag is None or self._lag <= self._drop_stale:
             return msg
         begins = np.cumsum(msg.lengths) - msg.lengths
@@ -160,7 +162,7 @@ class RunCounters:
         return msg.select(is_fresh) if is_fresh.any() else None
 
     def progress(self, phase: Phase | None, goal: int, workers: int) -> ProgressMsg:
-        """Return the progress towards `goal` steps; without a `phase` the counts decide which one it is."""
+        """Return the progress towards `goal` steps; without a `phase` it follows from the counts."""
         means = [sum(each) / len(each) for each in zip(*self._recent, strict=True)]
         won, total, length = means or (None, None, None)
         return ProgressMsg(
@@ -182,7 +184,7 @@ class RunCounters:
         )
 
     def values(self) -> dict[str, Any]:
-        """Return the plain values that a checkpoint keeps, in which no batch is in flight."""
+        """Return the plain values that a checkpoint keeps; no batch is in flight in a checkpoint."""
         return {
             "env_steps": self.env_steps,
             "episodes": self.episodes,

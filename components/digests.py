@@ -1,4 +1,4 @@
-"""Digests: what the learner's policy gives for a few inputs from experience; workers compare by them."""
+"""Digests: outputs of the learner's policy for a few inputs from experience, with which workers compare their own."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +12,25 @@ from orchestra import Arrays, freeze
 PROBES = 64
 """Probes of a digest."""
 REDRAWN = 10
-"""Versions for which probes serve."""
+"""Number of versions for which the same probes are used."""
 
 
 class Digests:
     """Makes the digests of a policy that learns.
 
     Args:
-        schema: of the environment, which has the fields per frame.
-        policy: the one that learns.
-        rng: draws the probes.
+        schema: schema of the environment, with its fields per frame.
+        policy: the policy that learns.
+        rng: generator for the choice of probes.
     """
 
     def __init__(self, schema: ExperienceSchema, policy: Policy, rng: np.random.Generator) -> None:
         self._schema, self._policy, self._rng = schema, policy, rng
         self.probes: ProbesMsg | None = None
-        """The present ones; None before the first."""
+        """The current probes; None before the first."""
 
     def make(self, version: int, batch: EpisodeBatch) -> list[ProbesMsg | VersionMsg]:
-        """Return the digest of a version, and before it new probes from a batch where those in use are old.
+        """Return the digest of a version, preceded by new probes from the batch if the current ones are old.
 
         Raises:
             TypeError: the policy gives no outputs.
@@ -46,9 +46,9 @@ class Digests:
         return made
 
     def _draw(self, version: int, batch: EpisodeBatch) -> ProbesMsg:
-        """Draw frames in which the policy has acted, each with those before it in its segment.
+        """Draw frames in which the policy has acted, each with the frames before it in its segment.
 
-        Where there are fewer than `probe_frames`, the first one of the segment stands for those before it.
+        A probe has `probe_frames` frames. Near the beginning of a segment, its first frame is repeated.
         """
         ends = np.cumsum(batch.lengths)
         drawn = self._rng.choice(int(ends[-1]), min(PROBES, int(ends[-1])), replace=False)

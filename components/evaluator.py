@@ -37,7 +37,7 @@ class Evaluator(Preloads, Actor[EvaluateMsg]):
 
     @classmethod
     def preload(cls, *, env: EnvFactory, **others: Any) -> None:
-        """Load what its environments run."""
+        """Load the code of its environments."""
         preload(env)
 
     async def started(self) -> None:
@@ -46,7 +46,7 @@ class Evaluator(Preloads, Actor[EvaluateMsg]):
             raise UsageError(rejection)
 
     def snapshot(self) -> State:
-        return {}  # the messages hold all its state
+        return {}  # the messages hold all the state
 
     def restore(self, state: State) -> None:
         """Do nothing: there is no state."""

@@ -1,6 +1,6 @@
 """Experience schema: the fields of a transition, as the environment and the policy declare them.
 
-A *frame* is what is seen before a step, or after the last one; a *step* is an action and what it brings. A *segment* is
+A *frame* is the observation before a step, or after the last one; a *step* is an action and its results. A *segment* is
 a run of consecutive steps of one episode: the whole episode, or a part of it. A segment of T steps has T + 1 frames.
 
 Letters in shapes: E segments, N steps of all of them, F = N + E frames, A agents.
@@ -50,7 +50,7 @@ class FieldSpec:
     """One field of a transition.
 
     Raises:
-        ValueError: the dtype cannot travel, a size is below 1, or `n_values` does not fit the dtype or the shape.
+        ValueError: the dtype is not supported, a size is below 1, or `n_values` does not fit the dtype or the shape.
     """
 
     shape: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class FieldSpec:
     dtype: str = "float32"
     per: Per = "step"
     agents: bool = False
-    """True if each agent has a value: an axis of agents stands before `shape`."""
+    """True if each agent has a value: an axis of agents precedes `shape`."""
     n_values: tuple[int, ...] = ()
     """Integers only: values are 0 to `n_values` - 1; one number for all, or one for each entry of the last axis."""
     finite: bool = False
@@ -66,10 +66,10 @@ class FieldSpec:
     most: float | None = None
     """Largest value allowed; None for any. A log-probability of a discrete action is at most 0."""
     low: tuple[float, ...] = ()
-    """Of actions that are no integers: the bound below of each entry, to which the environment clips them; they are
-    recorded as the policy chose them. Empty if there are none."""
+    """Lower bound of each entry of a continuous action; empty without bounds. The environment clips actions to it, but
+    they are recorded as the policy chose them."""
     high: tuple[float, ...] = ()
-    """Likewise the bound above."""
+    """Upper bound of each entry, likewise."""
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
@@ -112,7 +112,7 @@ class ExperienceSchema:
 
     n_agents: int
     limit: int
-    """Steps of a segment at most."""
+    """Largest number of steps of a segment."""
     fields: Fields = field(default=())
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class ExperienceSchema:
         return {name: prod(shape) * dtype.itemsize for name, (shape, dtype) in self.items.items()}
 
     def rows(self, per: Per, n_steps: int, n_segments: int) -> int:
-        """Return the number of rows of a field of so many steps in so many segments."""
+        """Return the number of rows of a field, for `n_steps` steps in `n_segments` segments."""
         return {"frame": n_steps + n_segments, "step": n_steps, "segment": n_segments}[per]
 
     def grouped(self, arrays: Mapping[str, Any]) -> dict[Per, dict[str, Any]]:
@@ -272,11 +272,11 @@ def team_fields(n_agents: int, n_actions: int, obs_size: int, state_size: int) -
 
 
 EPSILON: Mapping[str, FieldSpec] = {"epsilon": FieldSpec((), "float32", "segment", finite=True)}
-"""Of policies that explore with probability ε: the rate at the end of each segment, 0 to 1."""
+"""The field of policies that explore with probability ε: the rate at the end of each segment, 0 to 1."""
 LOG_PROB = FieldSpec((), "float32", "step", agents=True, finite=True, most=0.0)
 """Log-probability of each agent's discrete action under the policy that chose it."""
 VALUE = FieldSpec((), "float32", "frame", agents=True, finite=True)
-"""Value of each agent's frame, in the units that the policy says."""
+"""Value of each agent's frame, in units that depend on the policy."""
 
 
 def _described(array: Any) -> str:

@@ -1,4 +1,4 @@
-"""Factories of a finished run: what made its environments and the policies that acted in them."""
+"""Factories of a finished run: for its environments, and for the policies that acted in them."""
 
 import hashlib
 import sys
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from components.rollout import ActingFactory, EnvFactory
 
 ENV_ARG = "env_arg"
-"""Parameter of an experiment that has the arguments of its environment, NAME=VALUE each."""
+"""Name of the experiment parameter with the arguments of the environment, NAME=VALUE each."""
 
 
 def factories_of(run: RunDirectory, env_arg: Sequence[str] = ()) -> tuple["EnvFactory", "ActingFactory"]:
@@ -48,6 +48,6 @@ def factories_of(run: RunDirectory, env_arg: Sequence[str] = ()) -> tuple["EnvFa
 
 
 def _replaced(recorded: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return arguments NAME=VALUE, the given ones in place of those of the same names."""
+    """Return arguments NAME=VALUE; given ones replace recorded ones of the same names."""
     names = {argument.partition("=")[0] for argument in given}
     return [*(argument for argument in recorded if argument.partition("=")[0] not in names), *given]

@@ -1,4 +1,4 @@
-"""FederatedTrajectories: sends batches to the Trainer whose episodes lie in the shards of all hosts."""
+"""FederatedTrajectories: sends batches to the Trainer, drawn from the shards of all hosts."""
 
 import asyncio
 from collections import Counter, deque
@@ -43,11 +43,11 @@ from orchestra import (
 EMPTY_S = 60.0
 """Seconds for which a batch waits for experience once all shards are empty or lost."""
 _SHARD_BITS = 40
-"""In the indices of a batch, the number of the shard is above so many bits of the index in the shard."""
+"""In an index of a batch, the lowest bits are the index in the shard; above them is the number of the shard."""
 
 
 class StillEmptyMsg(Message):
-    """A batch may have waited long enough for experience; the actor sends it to itself."""
+    """Check whether a batch has waited too long for experience; the actor sends it to itself."""
 
     number: int
     """Number of the batch."""
@@ -68,18 +68,19 @@ class FederatedTrajectories(
         | StillEmptyMsg
     ]
 ):
-    """In the TrajectoryManager's place: the experience lies in a `ReplayShard` on each host.
+    """Replaces the TrajectoryManager when each host keeps its experience in a `ReplayShard`.
 
-    A batch is drawn from the union of all shards, as from one buffer: each episode comes with its share of the weights
-    of all. So a batch waits for the shards that it is drawn from. The experience of a lost host is lost with it, and
-    the others go on; a batch that finds no experience at all for `EMPTY_S` seconds ends the run.
+    A batch is drawn from the union of all shards, as from one buffer: the probability of an episode is its share of the
+    weights of all shards. So a batch waits for the shards that it is drawn from. The experience of a lost host is lost
+    with it, and the other hosts continue. A batch that finds no experience for `EMPTY_S` seconds ends the run.
 
     Args:
-        replay: draws from what the shards send.
-        schema: of the experience, which is whole episodes.
+        replay: draws from the episodes that shards send.
+        schema: schema of the experience, which is whole episodes.
 
     Raises:
-        UsageError: the schema has fields of episodes; of these shards keep none, and `epsilon` is 0 in a batch.
+        UsageError: the schema has fields of episodes besides `epsilon`. Shards keep no such fields; `epsilon` is 0 in a
+            batch.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -91,9 +92,9 @@ class FederatedTrajectories(
         self._shards: dict[str, tuple[int, Ref[Any]]] = {}
         """Number and ref of each shard, by address."""
         self._joined = 0
-        """Shards so far, which number them."""
+        """Number of shards so far, from which a new shard gets its number."""
         self._asked: Counter[str] = Counter()
-        """Episodes that shards were asked for and have not sent."""
+        """Episodes requested from each shard and not yet sent."""
         self._requests: deque[SampleBatchMsg] = deque()
 
     async def started(self) -> None:
@@ -103,7 +104,7 @@ class FederatedTrajectories(
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
-        """Do nothing: the shard of their host has the episodes."""
+        """Do nothing: the shard of the host has the episodes."""
 
     @on(ShardSizeMsg)
     async def resize(self, msg: ShardSizeMsg) -> None:
@@ -119,7 +120,7 @@ class FederatedTrajectories(
             batch = {**episodes.fields, "lengths": episodes.lengths, "terminated": episodes.terminated}
         sample = ClientSample(batch, msg.indices, msg.generations, msg.weights, size.total, size.held, size.inserted)
         self._add(size, sample)
-        # A shard without weight has sent nothing, and is asked again once it has some.
+        # A shard without weight has sent nothing; it is asked again once it has weight.
         self._asked[size.shard.address] -= len(msg.indices) or self._asked[size.shard.address]
         await self._serve()
 
@@ -168,7 +169,7 @@ class FederatedTrajectories(
         return NotSavedMsg(error=error) if error else str(folder)
 
     async def _saved(self, shard: Ref[Any], msg: SaveCheckpointMsg) -> str:
-        """Have a shard save; return why it cannot, or an empty text. A lost shard is not in the checkpoint."""
+        """Ask a shard to save; return its error, or an empty text. A lost shard is not in the checkpoint."""
         try:
             saved = await shard.ask(msg)
         except (AskFailed, DeliveryError) as error:
@@ -186,7 +187,7 @@ class FederatedTrajectories(
         self._replay.add(address, sample, trusted=True)
 
     async def _serve(self) -> bool:
-        """Send the batches that can be drawn, and ask shards for what the others lack; False if all are empty."""
+        """Send the batches that can be drawn, and ask shards for missing episodes; return False if all are empty."""
         while self._requests:
             request = self._requests[0]
             try:

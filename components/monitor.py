@@ -37,14 +37,14 @@ from orchestra import (
 )
 
 HOSTS_SHOWN = 12
-"""Hosts that the display shows; of more it shows those that are wrong first, and a sum."""
+"""Hosts that the display shows; if there are more, it shows those with problems first, and a sum."""
 TICK_S = 0.5
 RECORD_S = 5.0
 CURVE_S = 120.0
 RATE_S = 15.0
 """Seconds over which rates are taken."""
 ANSWER_S = 1.0
-"""Seconds that a node has to answer; a busier one is asked again at the next tick."""
+"""Seconds within which a node must answer; a busy node is asked again at the next tick."""
 FAR_S = 10.0
 """Seconds between two questions to a node of another host."""
 MOST_FAR = 12
@@ -59,13 +59,13 @@ class TickMsg(Message):
 
 
 class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | SaveCheckpointMsg]):
-    """Shows and keeps progress. No actor waits for it but during a checkpoint.
+    """Shows and records progress. Other actors wait for it only during a checkpoint.
 
     Args:
         title: name of the run in the display.
-        can_be_won: False if episodes have returns alone. Win rates are then left out until one is won.
+        can_be_won: False if episodes have only returns. Win rates are then left out until an episode is won.
         reward_threshold: the mean return at which such an environment counts as solved; None if there is none.
-        trackers: make loggers, by name, that take the figures besides `metrics.jsonl` and TensorBoard; a run without a
+        trackers: factories of further loggers, by name, besides `metrics.jsonl` and TensorBoard; a run without a
             directory has none.
         stream: receives the display; by default standard output, or nothing if the run is quiet.
     """
@@ -94,9 +94,9 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         self._answered: dict[str, NodeStatistics] = {}
         """The statistics of the nodes that have answered."""
         self._asked: dict[str, float] = {}
-        """When each node of another host was asked last."""
+        """Time at which each node of another host was last asked."""
         self._has_hosts = False
-        """True if the run is over several hosts, of which the node keeps account."""
+        """True if the run uses several hosts, which its node lists."""
         self._node = self.me.address.partition("/")[0]
         self._restarts = 0
         self._dead_letters = 0
@@ -186,7 +186,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
     def _opened(
         self, run: RunDirectory, trackers: Mapping[str, LoggerFactory], resumes_at: int | None
     ) -> MetricsWriter:
-        """Open what keeps the figures."""
+        """Open the files and loggers of the figures."""
         self._trackers = [BackgroundLogger(partial(make, run, resumes_at), name) for name, make in trackers.items()]
         loggers: list[Logger] = [EventFile(run.tensorboard, resumes_at), *self._trackers]
         return MetricsWriter(run.metrics, loggers, resumes_at)
@@ -223,7 +223,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         self._dead_letters = sum(node.dead_letters for node in nodes)
 
     def _due(self, far: Collection[str]) -> list[str]:
-        """Return those nodes of other hosts that are asked now: a few, and each only now and then."""
+        """Return the nodes of other hosts to ask now: at most `MOST_FAR`, and each at most once in `FAR_S` seconds."""
         now = self.clock.monotonic()
         self._asked = {name: self._asked.get(name, -math.inf) for name in far}
         due = sorted((name for name in far if now - self._asked[name] >= FAR_S), key=lambda name: self._asked[name])
@@ -274,7 +274,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
 
     @contextlib.contextmanager
     def _surviving_a_full_disk(self) -> Iterator[None]:
-        """Within the block, log an error of the operating system: the run goes on without its figures."""
+        """Log an error of the operating system in the block: the run continues without its figures."""
         try:
             yield
         except OSError as error:
@@ -293,7 +293,7 @@ class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | Sa
         }
 
     def _solved(self) -> dict[str, float] | None:
-        """Return where the scenario was solved; None if it was not."""
+        """Return the point at which the scenario was solved; None if it was not."""
         first = None
         if self._can_be_won:
             first = solved_at([win_rate for _, win_rate, *_ in self._tests])
@@ -346,6 +346,6 @@ def _mebibytes(n_bytes: float) -> str:
 
 
 def _draw(title: str, metrics: Path, picture: Path) -> None:
-    from components.reporting.curve import draw_curve  # slow: matplotlib, with which one process draws
+    from components.reporting.curve import draw_curve  # slow: imports matplotlib, which only this process needs
 
     draw_curve(metrics, picture, title=title)

@@ -47,7 +47,7 @@ from orchestra import (
 RETURN_S = 60.0
 """Seconds that a resumed run waits for its workers."""
 INTERRUPTED_S = 20.0
-"""Seconds that an interrupted run waits for its checkpoint; without it only the policy is saved."""
+"""Seconds that an interrupted run waits for its checkpoint; after that only the policy is saved."""
 LAST_EVALUATION_S = 60.0
 """Seconds that the last evaluation may take before the run ends without it. The final one may take longer."""
 
@@ -59,7 +59,7 @@ class TimeoutMsg(Message):
 
 
 class TrainerLost(Unreachable):
-    """The Trainer is gone, and with it all that it had learned."""
+    """The Trainer is gone, and with it everything that it had learned."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -82,33 +82,33 @@ class Orchestrator(
 
     Episodes are inserted as soon as they arrive. A batch is requested whenever `limiter` allows it and fewer than
     `batches_in_flight` are on their way. The limiter counts episodes as inserts and batches as samples. Workers need
-    credits to send episodes: as many are granted ahead as the limiter allows inserts.
+    credits to send episodes: as many are granted in advance as the limiter allows inserts.
 
-    A checkpoint of the whole run is taken every `checkpoint_interval` steps and at the end. Everything stands still for
-    it. Workers and proxies save first and answer behind all their earlier messages; once nothing is in flight, the
-    other actors save, and all continue. A resumed run begins there, when its workers have joined. An
-    interrupted run takes a checkpoint and ends.
+    A checkpoint of the whole run is taken every `checkpoint_interval` steps and at the end. The run pauses for it.
+    Workers and proxies save first; their answers arrive after all their earlier messages. Once nothing is in flight,
+    the other actors save, and all continue. A resumed run begins there, when its workers have joined. An interrupted
+    run takes a checkpoint and ends.
 
-    The Evaluator plays the evaluations while all others go on; checkpoints do not wait for it, but keep the evaluations
-    without a result. At the end the best evaluated parameters play the final evaluation: new episodes, by which they
-    were not chosen.
+    The Evaluator plays the evaluations while all other actors continue. Checkpoints do not wait for it, but keep the
+    evaluations without a result. At the end the best evaluated parameters play the final evaluation, on new episodes
+    that had no part in their selection.
 
     Args:
         trajectories: the TrajectoryManager.
         monitor: shows and keeps progress.
-        limiter: ratio of batches to episodes; or the rounds of on-policy learning, whose batches have all they bring.
+        limiter: ratio of batches to episodes; or the rounds of on-policy learning, each of which is one batch.
         buffer_per_environment: batches of the limiter's error buffer for each environment that plays, at least
-            `LEAST_BUFFER` in all; None to keep the limiter's own, however many environments there are.
+            `LEAST_BUFFER` in all; None to keep the limiter's own for any number of environments.
         batch_size: episodes of a batch.
         goal_steps: environment steps after which the run ends.
-        batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
+        batches_in_flight: batches that may be on their way to the Trainer; with two, it never has to wait for a batch.
         eval_interval: environment steps between two evaluations.
         eval_episodes: episodes of an evaluation.
         final_eval_episodes: episodes of the final evaluation.
-        checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
+        checkpoint_interval: environment steps between two checkpoints; a killed run loses at most that many.
         drop_stale: policy lag in versions above which an episode is dropped and counted; None to drop none.
-        workers: workers that the run starts with; a resumed run waits for them. None to wait for as many as it had.
-        sync: when workers load parameters: whether they are sent all of them, or ask.
+        workers: workers that the run starts with; a resumed run waits for them. None to wait for as many as were saved.
+        sync: rule by which workers load parameters: all are sent to them, or they ask.
 
     Raises:
         UsageError: sampling would begin before there are enough episodes for a batch.
@@ -146,7 +146,7 @@ class Orchestrator(
         place = (self.run_directory, self.me.address, (self.trajectories, self.monitor))
         self._checkpoint = RunCheckpoint(*place, keep=self.resume_from)
         self._finishing = self._interrupted = False
-        self._ending: Phase = "failed"  # until the goal is reached or somebody interrupts the run
+        self._ending: Phase = "failed"  # until the goal is reached or the run is interrupted
         self._evaluated = False  # the final evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
 
@@ -156,14 +156,14 @@ class Orchestrator(
             self.rng.bit_generator.state = values["rng"]
             self._counters.load(values)
             self._evaluations.load(values, arrays)
-            # Without workers that had died before the state was saved, a short run would end before they join.
+            # Workers that had died before the save count too: otherwise a short run would end before they join.
             self._returning = max(self.workers or values["workers"], 1)
             self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
         await self._report("starting")
 
     def snapshot(self) -> State | None:
         if self._returning:
-            return None  # `restore` could not take over the timer
+            return None  # `restore` could not restore the timer
         return {
             **self._values(),
             "trainer": self._trainer,
@@ -213,7 +213,7 @@ class Orchestrator(
     async def join(self, msg: JoinMsg) -> None:
         self.watch(msg.ref)
         self._downstream.join(msg.ref, 1 if msg.role == "worker" else 0, msg.environments)
-        if not self._returning:  # `_continue` tells all together
+        if not self._returning:  # `_continue` sends to all at once
             await self._published.welcome(msg.ref)
         # A restarted actor does not know the checkpoint of its earlier incarnation.
         await self._mark_saved(msg.ref.address)
@@ -236,7 +236,7 @@ class Orchestrator(
             await self._count_environments()
 
     async def _count_environments(self) -> None:
-        """Let the error buffer follow the number of environments, and grant credits anew."""
+        """Adapt the error buffer to the number of environments, and grant credits anew."""
         self._counters.set_error_buffer(self.buffer_per_environment, self._downstream.environments)
         await self._continue_if_all_returned()
         await self._drive()
@@ -286,7 +286,7 @@ class Orchestrator(
         self._stop_if_complete()
 
     async def _begin_due(self) -> None:
-        """Begin the end, an evaluation or a checkpoint if its number of steps is reached."""
+        """Begin the end of the run, an evaluation or a checkpoint, if its number of steps is reached."""
         steps = self._counters.env_steps
         if steps >= self.goal_steps:
             await self._finish()
@@ -338,7 +338,7 @@ class Orchestrator(
         self.after(INTERRUPTED_S, TimeoutMsg(waited_for="checkpoint"))
         if self._checkpoint.point.committed != self._counters.env_steps:
             await self._begin_save()
-        if not self._checkpoint.point.active:  # nothing new, nothing that could save yet, or no run directory
+        if not self._checkpoint.point.active:  # nothing new to save, not ready to save, or no run directory
             self.stop()
 
     async def _begin_save(self) -> None:
@@ -351,7 +351,7 @@ class Orchestrator(
         await self._save_if_ready()
 
     async def _save_if_ready(self) -> None:
-        """Once all below have saved and nothing is in flight, have the others save, and continue."""
+        """Once all actors below have saved and nothing is in flight, let the other actors save, and continue."""
         point = self._checkpoint.point
         evaluating = self._finishing and not (self._evaluated or self._interrupted)
         if not point.ready(in_flight=self._counters.in_flight > 0 or evaluating) or self._trainer is None:
@@ -372,7 +372,7 @@ class Orchestrator(
             await self._continue()
 
     async def _complete_checkpoint(self, trainer: Ref[SaveCheckpointMsg]) -> str:
-        """Complete the checkpoint; return why that is impossible, or an empty text."""
+        """Complete the checkpoint; return the error in words, or an empty text."""
         state = ({**self._values(), "rng": self.rng.bit_generator.state}, self._evaluations.arrays())
         return await self._save_best() or await self._checkpoint.complete(trainer, self._counters.env_steps, *state)
 
@@ -380,7 +380,7 @@ class Orchestrator(
         return await self.offload(run_state.attempt, self._evaluations.save_best, self.run_directory)
 
     async def _save_what_is_left(self, trainer: Ref[SaveCheckpointMsg]) -> None:
-        """Take a checkpoint without the workers, or save the policy alone if that fails; workers are not resumed."""
+        """Save a checkpoint without the workers, or only the policy if that fails. Workers are not resumed from it."""
         if self._returning:  # the checkpoint that the run continues from is better
             return
         save = partial(self._complete_checkpoint, trainer)
@@ -400,7 +400,7 @@ class Orchestrator(
                 await self._continue()
             return
         if msg.waited_for == "evaluation" and any(each.final for each in self._evaluations.pending):
-            return  # it has its own limit
+            return  # the final evaluation has its own time limit
         if msg.waited_for in ("evaluation", "final evaluation"):
             joined = self._evaluations.evaluator is not None
             self.log.warning("the last evaluation or batch did not come back in time", evaluator_joined=joined)
@@ -432,7 +432,7 @@ class Orchestrator(
         await self._downstream.pause()
         if self._evaluations.requested != self._counters.env_steps:
             self._evaluated = not await self._evaluate()
-        elif not self._evaluations.pending:  # it has a result: requested before a checkpoint, or by the run before
+        elif not self._evaluations.pending:  # it has a result: requested before a checkpoint, or before resuming
             await self._evaluate_best()
         await self._begin_save()
         self.after(LAST_EVALUATION_S, TimeoutMsg(waited_for="evaluation"))

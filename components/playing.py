@@ -28,7 +28,7 @@ def play_once(
     episodes: int,
     rng: np.random.Generator,
 ) -> EpisodeResults:
-    """Make environments and a policy with `params`, `play` greedily, and close the environments, even on failure."""
+    """Make environments and a policy with `params`, `play` greedily, and close the environments, also on failure."""
     env = make_env(n_envs, seed=seed)
     try:
         policy = make_policy(env.spec, seed=0)
@@ -43,7 +43,7 @@ def play(
 ) -> EpisodeResults:
     """Play `episodes` whole episodes, greedily by default, and return their results.
 
-    The first episodes that began count, not the first that ended: that would favour short ones.
+    The episodes that began first count. Counting those that ended first would favour short episodes.
     """
     rounds: list[EpisodeResults] = []
     copies = ActingCopies(env, policy, rng)
@@ -61,7 +61,7 @@ def play(
             total[counts] += reward_of(env)[counts]
             length[counts] += 1
             victory[counts] |= env.won[counts]
-            if lost is not None:  # they play another episode instead
+            if lost is not None:  # their copies play another episode instead
                 total[lost & playing] = 0.0
                 length[lost & playing] = 0
             done = np.zeros(env.n_envs, np.bool_)
@@ -72,7 +72,7 @@ def play(
             if not env.lock_step:
                 copies.leave(np.flatnonzero(done))
             elif playing.any():
-                copies.begin(np.flatnonzero(done))  # a finished copy plays on; that episode does not count
+                copies.begin(np.flatnonzero(done))  # a finished copy continues with an episode that does not count
         count = min(left, env.n_envs)
         rounds.append(EpisodeResults(victory[:count], total[:count], length[:count]))
     return EpisodeResults(*map(np.concatenate, zip(*rounds, strict=True)))

@@ -1,4 +1,4 @@
-"""Plans the WorkerProxies of a run: one for each host that plays, and with a fan-out further ones above these."""
+"""Planning of the WorkerProxies of a run: one for each host that plays, and with a fan-out further ones above them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,16 +19,17 @@ def plan_proxies(
 ) -> dict[HostShape, Ref[Any]]:
     """Plan a WorkerProxy on each host that plays, and return them: the upstreams of the workers.
 
-    With a fan-out each `fan_out` hosts, by their slots, have a further proxy, which is a process on the host of the
-    root. The Orchestrator then talks to these alone. A host that comes later changes the plan of no other node.
+    With a fan-out, each group of `fan_out` hosts, by their slots, has a further proxy, a process on the host of the
+    root. The Orchestrator then communicates only with these. A host that joins later does not change the plan of other
+    nodes.
 
     Args:
-        topology: to which the nodes `host-<slot>` and `proxies-<number>` are added.
-        hosts: of the run.
+        topology: receives the nodes `host-<slot>` and `proxies-<number>`.
+        hosts: hosts of the run.
         to: the Orchestrator.
-        fan_out: hosts behind a further proxy, 2 or more; None to have all hosts talk to the Orchestrator.
-        shards: makes the buffer of a host, in which its experience stays, and the `FederatedTrajectories` that has it
-            sampled; None to pass experience on.
+        fan_out: hosts below a further proxy, 2 or more; None if all hosts communicate with the Orchestrator.
+        shards: factory of a host's buffer, in which its experience stays, and the `FederatedTrajectories` that samples
+            from it; None to pass experience on.
     """
     above: dict[int, Ref[Any]] = {}
     if fan_out is not None:

@@ -25,7 +25,7 @@ from orchestra import Actor, Escalate, Ref, Supervision, UsageError, freeze, on
 class ReplayShard(Actor[InsertTransitionMsg | DrawEpisodesMsg | UpdatePriorityMsg | SaveCheckpointMsg]):
     """Holds the episodes that were played on its host, and draws from them for the learner.
 
-    A failure ends its process. The shard of the next process is empty, or has what the resumed checkpoint has.
+    A failure ends its process. The shard of the next process is empty, or has the contents of the resumed checkpoint.
 
     Args:
         replay: the buffer, empty.
@@ -90,7 +90,7 @@ class ReplayShard(Actor[InsertTransitionMsg | DrawEpisodesMsg | UpdatePriorityMs
         return run_state.companion(folder, self.me.address, "replay")
 
     def _episodes_of(self, share: ClientSample) -> InsertTransitionMsg | None:
-        """Return the episodes of a share, without what only the Orchestrator counts of them."""
+        """Return the episodes of a share, without the figures that only the Orchestrator counts."""
         count, schema = len(share.indices), self._replay.schema
         if not count:
             return None

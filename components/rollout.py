@@ -39,20 +39,20 @@ class ActingFactory(Protocol):
 
 
 def no_memory(nbytes: int) -> None:
-    """Lend no memory for a message: it lies in memory of its own."""
+    """Lend no memory for a message, which then has memory of its own."""
 
 
 class Rollout:
     """Collects experience. Each copy has its own hidden states, last actions and memory of its segment.
 
-    An ended segment stays in its row of the memories until the turn ends, while its copy goes on in a spare row. So all
-    segments of a turn are copied once, straight into the arrays of their message.
+    An ended segment stays in its row of the memories until the turn ends, while its copy continues in a spare row. So
+    all segments of a turn are copied once, directly into the arrays of their message.
 
     Args:
         env: the environments.
         policy: acts in them, and declares its fields of a transition.
-        rng: all randomness of the policy.
-        segment_length: steps after which a segment ends though its episode goes on; None for whole episodes.
+        rng: source of all randomness of the policy.
+        segment_length: steps after which a segment ends although its episode continues; None for whole episodes.
         lend: lends memory for messages, as `Actor.message_memory`; by default they have memory of their own.
 
     Raises:
@@ -76,14 +76,14 @@ class Rollout:
         self._policy = policy
         self._lend = lend
         self._copies = ActingCopies(env, policy, rng)
-        self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the segments under way
+        self._rows = np.arange(env.n_envs)  # (B,): rows of the memories for the current segments
         self._spare = list(range(env.n_envs, 2 * env.n_envs))
         self._ended: list[Ended] = []
-        self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the segments under way
+        self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the current segments
         self._first = np.zeros(env.n_envs, np.int32)  # (B,): steps of the episode before the segment
         self._return_before = np.zeros(env.n_envs, np.float64)  # (B,)
-        self._episode = np.arange(env.n_envs)  # (B,): number of the episode under way
-        self._episodes = np.array(env.n_envs)  # episodes begun
+        self._episode = np.arange(env.n_envs)  # (B,): number of the current episode
+        self._episodes = np.array(env.n_envs)  # number of episodes begun
         declared = env.spec.schema
         self._seen = declared.frames
         self._earned = tuple(name for name in declared.steps if name != "actions")
@@ -92,7 +92,7 @@ class Rollout:
         limit, copies = self.schema.limit, 2 * env.n_envs
         leading = {"frame": (copies, limit + 1), "step": (copies, limit), "segment": (copies,)}
         self._usual = limit if segment_length is not None else limit // 2
-        """Steps of a segment whose memory is kept for the next one in its row."""
+        """Steps of a row whose memory is kept for its next segment."""
         self._paged: list[RowMemory] = []
         self._memory = {
             name: self._zeros(
@@ -117,9 +117,10 @@ class Rollout:
     ) -> InsertTransitionMsg | None:
         """Make B times `steps` steps; return the segments that ended, if any did.
 
-        In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while, or with
-        the step in which the `most`-th segment ends; None for any number. Where `most` counts steps, so do those of
-        earlier turns whose segment has not ended, and all segments end with the last, but of copies that make a step.
+        In lock-step each copy makes `steps` steps. A turn ends early when no copy becomes ready for a while, or with
+        the step in which the `most`-th segment ends; None for any number. If `most` counts steps, the steps of unended
+        segments from earlier turns count too, and all segments end with the last step, except in copies that are
+        making a step.
         """
         if not self._begun:
             self._copies.begin(ALL)
@@ -147,7 +148,7 @@ class Rollout:
     def state(self) -> dict[str, NDArray[Any]] | None:
         """Return the state by name, as copies, without the generator; None if the environment takes no snapshots.
 
-        Of the segments under way it has the frames played so far, copy after copy.
+        It contains the frames of the current segments so far, copy after copy.
         """
         game = self._env.snapshot()
         if game is None:
@@ -189,14 +190,14 @@ class Rollout:
             self._copies.ready = ALL
 
     def _zeros(self, shape: tuple[int, ...], dtype: DTypeLike, *, by_time: bool) -> NDArray[Any]:
-        """Return a memory; the pages of one `by_time`, (2B, frames, …), can be given back."""
+        """Return a memory; if it is `by_time`, (2B, frames, …), its pages can be given back."""
         if not by_time:
             return np.zeros(shape, dtype)
         self._paged.append(RowMemory(shape, dtype))
         return self._paged[-1].array
 
     def _changing(self) -> dict[str, NDArray[Any]]:
-        """Return what changes in place by name, each (B, …) but the number of episodes."""
+        """Return the arrays that change in place by name, each (B, …) except the number of episodes."""
         return {
             "t": self._t,
             "hidden": self._copies.hidden,
@@ -215,7 +216,7 @@ class Rollout:
     def _step(self, epsilon: float) -> tuple[int, InsertTransitionMsg | None]:
         """Act in the copies that are ready, and wait for others.
 
-        Return how many have made a step, and earlier segments of the turn if their rows are needed.
+        Return the number of copies that made a step, and earlier segments of the turn if their rows are needed.
         """
         env, rows, t, ready = self._env, self._rows, self._t, self._copies.ready
         self._observe(ready)
@@ -275,14 +276,14 @@ class Rollout:
         return part
 
     def _made(self, parts: list[InsertTransitionMsg], unit: Literal["segments", "steps"]) -> int:
-        """Return how many segments have ended in this turn, or how many steps they and those under way have."""
+        """Return the number of segments that ended in this turn, or the steps of these and of the current segments."""
         if unit == "segments":
             return sum(len(each.rows) for each in self._ended) + sum(each.segments for each in parts)
         ended = sum(int(each.lengths.sum()) for each in self._ended) + sum(each.steps for each in parts)
         return ended + int(self._t.sum())
 
     def _begin_episodes(self, copies: NDArray[np.bool_]) -> None:
-        """Begin to count new episodes in these copies (B,)."""
+        """Reset the counts for new episodes in these copies (B,)."""
         n = int(copies.sum())
         self._t[copies] = 0
         self._first[copies], self._return_before[copies] = 0, 0.0
@@ -290,7 +291,7 @@ class Rollout:
         self._episodes += n
 
     def _earned_in(self, row: int, n_steps: int) -> float:
-        """Return the reward of the first steps of a row, the mean over agents where each has one."""
+        """Return the reward of the first steps of a row, the mean over agents if each agent has a reward."""
         return float(self._memory["reward"][row, :n_steps].reshape(n_steps, -1).mean(1, dtype=np.float64).sum())
 
     def _observe(self, copies: slice | NDArray[np.int64]) -> None:
@@ -299,7 +300,7 @@ class Rollout:
             self._memory[name][rows, t] = arrays[name][copies]
 
     def _remember(self, ready: Copies, acted: Acted) -> None:
-        """Write what the policy has done in the copies that were ready."""
+        """Record the policy's actions and fields in the copies that were ready."""
         rows, t = self._rows[ready], self._t[ready]
         self._memory["actions"][rows, t] = acted.actions
         self._versions[rows, t] = self.version
@@ -344,7 +345,7 @@ class Rollout:
             sender="",
             source="",
         )
-        seldom = len(self._t) // 2  # the rows at the bottom of the stack, used when many segments end in one turn
+        seldom = len(self._t) // 2  # rows low in the stack are used only if many segments end in a turn
         for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
             kept = self._usual if place >= seldom else 0
             if length > kept:
@@ -354,7 +355,7 @@ class Rollout:
         return message
 
     def _shapes(self, n_steps: int, n_segments: int) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
-        """Return shape and dtype of the arrays of a message by name, in its order."""
+        """Return shape and dtype of the arrays of a message by name, in the message's order."""
         schema, columns = self.schema, {"steps": n_steps, "segments": n_segments}
         declared = dict(schema.fields)
         return {
@@ -376,7 +377,7 @@ _COLUMNS: Mapping[str, tuple[str, DTypeLike]] = {
     "first": ("segments", np.int32),
     "return_before": ("segments", np.float64),
 }
-"""Arrays of a message beside the declared fields: what they have a row for, and their dtype."""
+"""Arrays of a message besides the declared fields: the unit of their rows, and their dtype."""
 
 
 def segment_schema(
@@ -385,9 +386,9 @@ def segment_schema(
     """Return the fields of a transition in this environment with a policy that declares `fields`.
 
     Args:
-        spec: of the environment.
-        fields: of the policy.
-        segment_length: steps of a segment at most; None for whole episodes.
+        spec: spec of the environment.
+        fields: fields of the policy.
+        segment_length: largest number of steps of a segment; None for whole episodes.
 
     Raises:
         ValueError: `segment_length` is below 1, or a field has the name of another.

@@ -1,48 +1,48 @@
-"""Rounds: how on-policy learning is paced. Every environment plays as many steps, then the learner makes an update."""
+"""Rounds: the pacing of on-policy learning. Every environment plays equally many steps, then an update follows."""
 
 
 class Rounds:
-    """Counts the steps of the round under way, and says when the next may begin.
+    """Counts the steps of the current round, and decides when the next may begin.
 
-    A round is `length` steps of each environment that is there when it begins. Its segments are one batch. The next
-    begins once that batch is learned and the new parameters are published, so that all its steps are of one version.
+    A round is `length` steps of each environment present when it begins. Its segments are one batch. The next round
+    begins once that batch is learned and the new parameters are published, so that all its steps have one version.
 
     Args:
         length: steps of each environment.
-        overlap: batches that may be on their way to the learner, or with it, when a round begins. The steps of a batch
-            are then of parameters up to so many versions behind those that learn from them.
+        overlap: batches that may be on their way to the learner, or being learned, when a round begins. The parameters
+            that acted are then up to that many versions older than those that learn from the batch.
 
     Raises:
         ValueError: a number is out of range.
     """
 
     min_size = 1
-    """Segments of a batch, at least."""
+    """Least number of segments of a batch."""
 
     def __init__(self, length: int, *, overlap: int = 0) -> None:
         if length < 1 or overlap < 0:
             raise ValueError(f"expected length >= 1 and overlap >= 0, got {length} and {overlap}")
         self.length, self.overlap = length, overlap
-        self._goal = self._steps = self._segments = 0  # of the round under way; without a goal there is none
+        self._goal = self._steps = self._segments = 0  # of the current round; with a goal of 0 there is none
 
     def allowance(self, environments: int, in_flight: int) -> int:
-        """Return how many steps may still be played now. A round begins if one may.
+        """Return the number of steps that may still be played now; begin a round if that is allowed.
 
         Args:
-            environments: those that are there.
-            in_flight: batches that were requested and are not learned.
+            environments: number of environments present.
+            in_flight: batches that were requested and are not learned yet.
         """
         if not self._goal and in_flight <= self.overlap:
             self._goal = self.length * environments
         return max(self._goal - self._steps, 0)
 
     def insert(self, steps: int, segments: int) -> None:
-        """Count steps that have been played, and the segments of them that are there to be learned."""
+        """Count played steps, and the segments of them to learn from."""
         self._steps += steps
         self._segments += segments
 
     def end(self) -> int:
-        """Return the number of segments of a round that is complete, and end it; 0 if there is none."""
+        """End the round if it is complete, and return its number of segments; otherwise return 0."""
         if not self._goal or self._steps < self._goal:
             return 0
         segments = self._segments
@@ -51,7 +51,7 @@ class Rounds:
 
     @property
     def counts(self) -> list[int]:
-        """What a checkpoint keeps."""
+        """The counts that a checkpoint keeps."""
         return [self._goal, self._steps, self._segments]
 
     @counts.setter

@@ -1,4 +1,4 @@
-"""Memory for rows of frames. Only rows that have been written take memory of the system."""
+"""Memory for rows of frames. Only written rows use memory of the system."""
 
 import mmap
 from math import prod
@@ -9,9 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class RowMemory:
-    """An array (rows, frames, …), zero at first, whose pages are provided as they are written, and can be given back.
+    """An array (rows, frames, …), zero at first, whose pages are allocated when written, and can be given back.
 
-    NumPy asks for pages of 2 MiB for its large arrays. Of rows that are seldom full, they hold mostly nothing.
+    NumPy requests pages of 2 MiB for large arrays. If rows are seldom full, such pages are mostly empty.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -22,7 +22,7 @@ class RowMemory:
         self.array: NDArray[Any] = np.frombuffer(self._pages, dtype, prod(shape)).reshape(shape)
 
     def give_back(self, row: int, frame: int) -> None:
-        """Give back the pages that hold only frames of `row` from `frame` on. Their contents are undefined then."""
+        """Give back the pages that contain only frames of `row` from `frame` on. Their contents are undefined then."""
         begin = row * self._row_bytes + frame * self._frame_bytes
         begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (row + 1) * self._row_bytes // mmap.PAGESIZE * mmap.PAGESIZE

@@ -20,9 +20,9 @@ class RunCheckpoint:
     """Begins, completes and abandons the checkpoints of a run, for its Orchestrator.
 
     Args:
-        run_directory: of the run; None for a run that keeps no files, and takes no checkpoints.
-        address: of the Orchestrator.
-        others: the actors beside it, except for the Trainer.
+        run_directory: directory of the run; None for a run that keeps no files and takes no checkpoints.
+        address: address of the Orchestrator.
+        others: the actors beside it, except the Trainer.
         keep: another checkpoint, which is not removed.
     """
 
@@ -46,16 +46,16 @@ class RunCheckpoint:
         values: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]],
     ) -> str:
-        """Have the actors beside the Orchestrator save, write its own state, and commit.
+        """Let the actors beside the Orchestrator save, write its own state, and commit.
 
         Args:
             trainer: the Trainer.
-            env_steps: of the run; the transitions that have arrived since `begin` belong to the checkpoint.
-            values: of the Orchestrator.
-            arrays: of the Orchestrator, by name.
+            env_steps: environment steps of the run; transitions that arrived since `begin` belong to the checkpoint.
+            values: plain values of the Orchestrator.
+            arrays: arrays of the Orchestrator, by name.
 
         Returns:
-            Why that is impossible, or an empty text.
+            The error in words, or an empty text.
 
         Raises:
             AskFailed, DeliveryError: an actor failed or is gone.
@@ -77,14 +77,14 @@ class RunCheckpoint:
         return ""
 
     async def _collect(self, begun: int, env_steps: int) -> str:
-        """Gather what actors of other hosts have saved; return why that is impossible, or an empty text."""
+        """Collect the files that actors of other hosts have saved; return the error in words, or an empty text."""
         staged, final = (run_state.staging_folder(Path(), steps).as_posix() for steps in (begun, env_steps))
         return await collect_files(self._address, f"{staged}/*", into=final)
 
     async def save_without_workers(self, env_steps: int, save: Callable[[], Awaitable[str]]) -> str:
-        """Begin a checkpoint and `save` it; where that fails, discard it and return why, else an empty text.
+        """Begin a checkpoint and `save` it; if that fails, discard it and return the error, else an empty text.
 
-        That takes `LAST_SAVE_S` seconds at most: actors that are busy answer too late.
+        It takes at most `LAST_SAVE_S` seconds, so busy actors may answer too late.
         """
         self.begin(env_steps, ())
         try:
@@ -105,7 +105,7 @@ class RunCheckpoint:
         return self.cannot_save(error)
 
     def cannot_save(self, error: str) -> CannotWrite:
-        """Return the error that ends a run which cannot save, and names its last complete checkpoint."""
+        """Return the error that ends a run that cannot save; it names the last complete checkpoint."""
         return CannotWrite(f"cannot save: {error}; {run_state.last_complete(self._folder)}")
 
     @property
@@ -116,10 +116,10 @@ class RunCheckpoint:
 
 
 async def ask_to_save(actor: Ref[SaveCheckpointMsg], env_steps: int) -> str:
-    """Have `actor` save; return why it cannot, or an empty text.
+    """Ask `actor` to save; return its error, or an empty text.
 
     Raises:
-        AskFailed, DeliveryError: it failed or is gone.
+        AskFailed, DeliveryError: the actor failed or is gone.
     """
     answer = await actor.ask(SaveCheckpointMsg(env_steps=env_steps))
     return answer.error if isinstance(answer, NotSavedMsg) else ""

@@ -20,8 +20,8 @@ MOST_WAITING = 4
 class RunEvaluations:
     """Sends evaluations to the Evaluator one after the other, and keeps the parameters of the best but the final one.
 
-    The best has the highest win rate; of equal ones the highest mean return; of these it is the earliest. The fields
-    are the state. The constructor also takes messages that are dicts of their fields.
+    The best has the highest win rate; among equal ones the highest mean return; among these it is the earliest. The
+    fields are the state. The constructor also accepts messages as dicts of their fields.
     """
 
     evaluator: Ref[Any] | None = None
@@ -31,9 +31,9 @@ class RunEvaluations:
     best: EvaluationResultMsg | None = None
     """The best result; None before the first."""
     best_params: LoadParamsMsg | None = None
-    """The parameters that had it; None before the first result."""
+    """The parameters of the best result; None before the first."""
     requested: int | None = None
-    """Environment steps of the newest evaluation but the final one; None before the first."""
+    """Environment steps of the newest evaluation, except the final one; None before the first."""
 
     async def join(self, evaluator: Ref[Any]) -> None:
         """Send evaluations to `evaluator` from now on, from the first without a result."""
@@ -50,10 +50,10 @@ class RunEvaluations:
     async def request(
         self, params: LoadParamsMsg, env_steps: int, episodes: int, seed: int, *, final: bool = False
     ) -> EvaluateMsg | None:
-        """Request an evaluation of `params`, those after `env_steps` steps, or the final one of the best.
+        """Request an evaluation of `params`, the parameters after `env_steps` steps, or the final one of the best.
 
         Returns:
-            The evaluation that is skipped for it, because the Evaluator is too slow; None if none is.
+            The evaluation that is skipped because the Evaluator is too slow; None if none is.
         """
         if final and self.best is not None and self.best_params is not None:
             params, env_steps = self.best_params, self.best.env_steps
@@ -69,7 +69,7 @@ class RunEvaluations:
         """Keep the parameters if `result` is the best so far, and send the next evaluation.
 
         Returns:
-            False if `result` is not that of the first evaluation: an Evaluator that was taken for dead sent it.
+            False if `result` is not that of the first pending evaluation: it is from an Evaluator regarded as dead.
         """
         if not self.pending or _key(result) != _key(self.pending[0]):
             return False
@@ -83,7 +83,7 @@ class RunEvaluations:
         return True
 
     def save_best(self, run_directory: Path | None) -> None:
-        """Write the best parameters to `checkpoints/best.pt` of the run, if there are any and it keeps files.
+        """Write the best parameters, if any, to `checkpoints/best.pt` of the run, if it keeps files.
 
         Raises:
             OSError: the file cannot be written.

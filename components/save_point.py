@@ -1,4 +1,4 @@
-"""Save point: which actors still have to save before a checkpoint of the run is complete."""
+"""Save point: the actors that still have to save before a checkpoint of the run is complete."""
 
 from collections.abc import Iterable
 from dataclasses import field
@@ -8,20 +8,20 @@ from pydantic.dataclasses import dataclass
 
 @dataclass
 class SavePoint:
-    """The checkpoint that is being taken, without messages and files.
+    """The state of the checkpoint that is being taken, without messages and files.
 
     `begin` names the actors that save first. A checkpoint is `ready` for the other actors when each of them has saved
     or is gone (`mark_saved`) and nothing is in flight any more. `commit` ends it. Its fields are its state.
     """
 
     env_steps: int | None = None
-    """Environment steps of the checkpoint that is being taken; None between two."""
+    """Environment steps of the checkpoint that is being taken; None if there is none."""
     committed: int | None = None
     """Environment steps of the last complete checkpoint; None before the first."""
     unsaved: set[str] = field(default_factory=set)
     """Addresses of the actors that have not saved yet."""
     error: str = ""
-    """Why the checkpoint that is being taken cannot be written; empty while it can."""
+    """Error of the checkpoint that is being taken, in words; empty without an error."""
     failed: bool = False
     """True if the last checkpoint could not be written."""
 
@@ -31,16 +31,16 @@ class SavePoint:
         return self.env_steps is not None
 
     def begin(self, env_steps: int, addresses: Iterable[str], error: str = "") -> None:
-        """Begin a checkpoint for which the actors at these addresses save first; `error` is why it is impossible."""
+        """Begin a checkpoint for which the actors at these addresses save first; `error` if it cannot be written."""
         self.env_steps, self.unsaved, self.error = env_steps, set(addresses), error
 
     def mark_saved(self, address: str, error: str = "") -> None:
-        """Stop waiting for the actor at `address`: it has saved, or it is gone, or `error` is why it cannot save."""
+        """Stop waiting for the actor at `address`: it has saved, is gone, or cannot save because of `error`."""
         self.unsaved.discard(address)
         self.error = self.error or error
 
     def ready(self, *, in_flight: bool) -> bool:
-        """Return whether the other actors may save now; `in_flight` tells of unfinished batches and evaluations."""
+        """Return whether the other actors may save now; `in_flight`: there are unfinished batches or evaluations."""
         return self.active and not self.unsaved and not in_flight
 
     def commit(self, env_steps: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinearSchedule:
-    """From `start` to `end` over the first `over` steps, constant after; the ε schedule of DQN and its children.
+    """A value from `start` to `end` over the first `over` steps, then constant; the ε schedule of DQN and its variants.
 
     Raises:
         ValueError: `over` is below 1.
@@ -27,7 +27,7 @@ class LinearSchedule:
 
 @dataclass(slots=True)
 class Interval:
-    """An event that is due every `every` steps, next at `next`."""
+    """An event that is due every `every` steps, and next at `next`."""
 
     every: int
     next: int
@@ -37,5 +37,5 @@ class Interval:
         return steps >= self.next
 
     def advance(self, steps: int) -> None:
-        """Set `next` behind `steps`; missed events are skipped. An event ahead of its time leaves it unchanged."""
+        """Set `next` to the first time after `steps`, skipping missed events. No change if the event is early."""
         self.next += self.every * (1 + (steps - self.next) // self.every)

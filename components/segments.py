@@ -1,4 +1,4 @@
-"""Segments in the memories of a rollout: what is known of those that ended, and the frames of each.
+"""Segments in the memories of a rollout: properties of ended segments, and the frames of segments.
 
 Letters in shapes: B copies, E segments.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 class Ended(NamedTuple):
     """Segments that ended in one step."""
 
-    rows: NDArray[np.int64]  # (E,): of the memories
+    rows: NDArray[np.int64]  # (E,): rows of the memories
     lengths: NDArray[np.int64]  # (E,): steps
     terminated: NDArray[np.bool_]  # (E,)
     truncated: NDArray[np.bool_]  # (E,)

@@ -1,8 +1,8 @@
 """Keys of `orchestra trace story`: the stories of an episode, of a parameter version, and of a batch.
 
-A trace does not number episodes. Every actor passes on all the experience that it receives, in the same order. The k-th
-episode that a worker sent is therefore found again among those that its proxy sent, and the i-th that reached a replay
-buffer is the one that batches name by generation i - 1.
+A trace does not number episodes. But every actor passes on all the experience that it receives, in the same order. So
+the k-th episode of a worker can be found among the episodes that its proxy sent, and the i-th episode that reached a
+replay buffer has generation i - 1 in batches.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def transition(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
             break
         found = _episode(passed_on, position)
         if found is None:
-            return  # it was never passed on: lost with its holder, or the run ended
+            return  # it was never passed on: lost with a process, or the run ended
         stop, position = found
     for kind in (BatchTrainingDataMsg, UpdatePriorityMsg):
         for row in Query(type=kind.__name__, where=Where(f"{position} in generations")).deliveries(trace):
@@ -66,13 +66,13 @@ def batch(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
 
 
 def _sent_by(trace: RunTrace, sender: str) -> list[DeliveryRow]:
-    """Experience sent by `sender`, in the order in which it was sent."""
+    """Return the experience sent by `sender`, in the order of sending."""
     sent = Query(sender=sender, type=_INSERT).deliveries(trace)
     return sorted(sent, key=lambda row: row.delivery.id.number)
 
 
 def _episode(rows: list[DeliveryRow], position: int) -> tuple[DeliveryRow, int] | None:
-    """The message with the episode at `position`, and its position within that message."""
+    """Return the message with the episode at `position`, and the episode's position within it."""
     for row in rows:
         episodes = _episodes(row)
         if position < episodes:

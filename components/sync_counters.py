@@ -1,4 +1,4 @@
-"""How workers are kept up to date: versions, loads, and the bytes of parameters and digests that this has cost."""
+"""Counters of the synchronisation of workers: versions, loads, and bytes of parameters and digests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,36 +7,36 @@ from messages import ProbesMsg, SyncMsg, VersionMsg
 
 
 class SyncCounters:
-    """Counts what goes down from one actor to those below it, and what the workers decide.
+    """Counts the messages from an actor to those below it, and the decisions of workers.
 
-    Messages are counted once for each actor that they are sent to. From a proxy to the workers of its host they go
-    through shared memory, so the counters of the Orchestrator have what crosses the network.
+    A message is counted once for each actor to which it is sent. From a proxy to the workers of its host messages use
+    shared memory, so the counters of the Orchestrator measure the network.
     """
 
     def __init__(self) -> None:
         self.versions = 0
-        """Versions that were announced, or sent to all."""
+        """Versions that were announced, or sent to all workers."""
         self.params_sent = 0
         """Messages with parameters."""
         self.params_bytes = 0
         self.digests = 0
         """Announcements with a digest that were sent."""
         self.digest_bytes = 0
-        """Bytes of the digests, and of the probes that they are made on."""
+        """Bytes of the digests and of their probes."""
         self.decisions = 0
         """Decisions of all workers."""
         self.loads: dict[str, int] = {}
         """Loads of each worker that has decided, by its address."""
         self.divergence: float | None = None
-        """The newest of the running averages that workers compared with their threshold."""
+        """The newest running average that a worker compared with its threshold."""
 
     def sent(self, nbytes: int, members: int = 1) -> None:
-        """Count parameters of so many bytes, sent to so many actors."""
+        """Count parameters of `nbytes` bytes, sent to `members` actors."""
         self.params_sent += members
         self.params_bytes += nbytes * members
 
     def announced(self, message: VersionMsg | ProbesMsg, members: int = 1) -> None:
-        """Count an announcement or probes, sent to so many actors."""
+        """Count an announcement or probes, sent to `members` actors."""
         if isinstance(message, ProbesMsg):
             self.digest_bytes += message.inputs.nbytes * members
         elif message.probes is not None:
@@ -51,7 +51,7 @@ class SyncCounters:
         self.divergence = averages[-1] if averages else self.divergence
 
     def figures(self) -> tuple[tuple[str, float], ...]:
-        """Return the counts by name, as the Monitor keeps them."""
+        """Return the counts by name, for the Monitor."""
         own: dict[str, float] = {
             "versions": self.versions,
             "params_sent": self.params_sent,

@@ -1,8 +1,8 @@
-"""When a worker loads parameters: at every publication, at every N-th, or when its policy has moved away too far.
+"""Rules for loading parameters: at every publication, at every N-th, or when a worker's policy has diverged too far.
 
 The last is adaptive actor policy synchronisation (AAPS; Lafuente-Mercado, *High-Throughput Distributed Reinforcement
-Learning via Adaptive Policy Synchronization*). There workers compare with parameters that they have received. Here the
-head sends a digest, the outputs of its policy for a few inputs, and a worker asks for parameters once it needs them.
+Learning via Adaptive Policy Synchronization*). In the paper, workers compare with received parameters. Here the head
+sends a digest, the outputs of its policy for a few inputs, and a worker requests parameters only when it needs them.
 """
 
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SyncRule:
-    """When a worker loads a version of the parameters. The first one is always loaded.
+    """The rule by which a worker loads a version of the parameters. The first version is always loaded.
 
     Raises:
         ValueError: a threshold below 0, an interval below 1, or a weight outside of (0, 1].
     """
 
     measure: Measure | None = None
-    """How policies are compared; None if they are not."""
+    """Measure for comparing policies; None for no comparison."""
     threshold: float = 0.0
     """Divergence above which a worker loads."""
     max_lag: int | None = None
-    """Versions behind the newest from which on a worker loads, whatever the divergence; None for any number."""
+    """Lag in versions from which on a worker loads for any divergence; None for no limit."""
     smoothing: float = 1.0
     """Weight of the newest divergence in the running average; with 1 the average is the newest one."""
 
@@ -49,7 +49,7 @@ class SyncRule:
 
     @property
     def pulls(self) -> bool:
-        """True if workers ask for parameters; False if all are sent to them."""
+        """True if workers request parameters; False if all are sent to them."""
         return self.measure is not None or self.max_lag is not None
 
     @classmethod
@@ -57,7 +57,7 @@ class SyncRule:
         """Return the rule of `always`, `every:N`, `kl:THRESHOLD` or `greedy:THRESHOLD`.
 
         Raises:
-            ValueError: the text is none of these, or an option does not go with it.
+            ValueError: the text is none of these, or an option does not fit it.
         """
         name, _, number = text.partition(":")
         if name in ("kl", "greedy"):
@@ -90,7 +90,7 @@ def rule_of_flags(sync: str, max_lag: int | None, smoothing: float) -> SyncRule:
 
 
 ALWAYS = SyncRule()
-"""Workers are sent every version."""
+"""The rule that every version is sent to workers."""
 
 
 def _number(kind: type[T], text: str, number: str) -> T:
@@ -129,7 +129,7 @@ def _last(probes: ProbesMsg, name: str) -> NDArray[np.bool_] | None:
 
 
 class _Own(NamedTuple):
-    """A worker's own outputs, and what they belong to."""
+    """A worker's own outputs, with their version and probes."""
 
     version: int
     probes: int
@@ -137,20 +137,20 @@ class _Own(NamedTuple):
 
 
 class Synchronizer:
-    """A worker's side: decides about each announced version by a rule, and remembers what was decided.
+    """A worker's side: decides about each announced version by a rule, and records the decisions.
 
     Args:
-        rule: when to load.
+        rule: the rule for loading.
     """
 
     def __init__(self, rule: SyncRule) -> None:
         self.rule = rule
         self.version: int | None = None
-        """Version that acts; None before the first."""
+        """Version of the acting parameters; None before the first."""
         self.wanted: int | None = None
-        """Version that has been asked for and has not come; None if there is none."""
+        """Version that was requested and has not arrived; None if there is none."""
         self.decisions: list[Decision] = []
-        """Those that have not been reported."""
+        """Decisions that have not been reported."""
         self._probes: ProbesMsg | None = None
         self._undecided: VersionMsg | None = None  # the newest announcement, while it waits
         self._average = 0.0
@@ -158,7 +158,7 @@ class Synchronizer:
 
     @property
     def ready(self) -> bool:
-        """True if it may act: it has parameters, and has not asked for others."""
+        """True if the worker may act: it has parameters, and no request is open."""
         return self.version is not None and self.wanted is None
 
     @property
@@ -167,22 +167,22 @@ class Synchronizer:
         return self._undecided is not None
 
     def forget_request(self) -> None:
-        """Expect no parameters from an upstream that is gone; the next one announces its version."""
+        """Forget an open request, because the upstream is gone; the next upstream announces its version."""
         self.wanted = None
 
     def take_probes(self, probes: ProbesMsg) -> None:
-        """Compare on these inputs from now on."""
+        """Use these inputs for comparisons from now on."""
         self._probes = probes
 
     def decide(self, policy: ActingPolicy, news: VersionMsg | None = None) -> bool:
-        """Return whether to ask for the parameters of the newest announced version, and expect them from now on.
+        """Return whether to request the parameters of the newest announced version; if so, expect them from now on.
 
-        It is decided about once: not before parameters that were asked for have come, nor before the probes of its
-        digest are here, and never if it is not newer than the own one.
+        Each version is decided once, when no request is open. The decision waits for the probes of the digest, unless
+        the version is loaded anyway. A version that is not newer than the own one is ignored.
 
         Args:
-            policy: has the parameters of the own version.
-            news: an announcement; None to decide about one that waits, if there is one.
+            policy: the policy with the parameters of the own version.
+            news: an announcement; None to decide about a waiting one, if any.
 
         Raises:
             TypeError: the rule compares policies, and the policy gives no outputs.
@@ -206,7 +206,7 @@ class Synchronizer:
             or (average is not None and average > rule.threshold)
         )
         if not loads and divergence is None and rule.measure is not None and news.probes is not None:
-            return False  # its probes are on their way
+            return False  # its probes have not arrived yet
         self._undecided = None
         if average is not None:
             self._average = average
@@ -216,9 +216,9 @@ class Synchronizer:
         return loads
 
     def loaded(self, params: LoadParamsMsg) -> bool:
-        """Take note of parameters that have come; return whether to load them.
+        """Register parameters that have arrived; return whether to load them.
 
-        A worker that asks for parameters takes none that are older than its own.
+        A worker that requests parameters does not load any that are not newer than its own.
         """
         if self.wanted is not None and params.version >= self.wanted:
             self.wanted = None
@@ -228,14 +228,14 @@ class Synchronizer:
         return True
 
     def report(self, worker: str) -> SyncMsg | None:
-        """Return what was decided since the last report; None if nothing was."""
+        """Return the decisions since the last report; None if there are none."""
         if not self.decisions:
             return None
         made, self.decisions = tuple(self.decisions), []
         return SyncMsg(worker=worker, decisions=made)
 
     def pull(self, ref: Ref[Any]) -> PullParamsMsg:
-        """Return the request for the version that `decide` wants, sent to `ref`."""
+        """Return the request for the version that `decide` chose; the parameters are sent to `ref`."""
         assert self.wanted is not None
         return PullParamsMsg(version=self.wanted, ref=ref)
 
@@ -251,7 +251,7 @@ class Synchronizer:
         }
 
     def load(self, state: State) -> None:
-        """Continue from the `state` of another one."""
+        """Continue from the `state` of another synchronizer."""
         self.version, self.wanted, self._average = state["version"], state["wanted"], state["average"]
         self._own = None
         self.decisions = [(own, version, d, mean, loads) for own, version, d, mean, loads in state["decisions"]]

@@ -1,4 +1,4 @@
-"""Thread counts of NumPy's matrix products and of torch: settings of the process that its actors may want to differ."""
+"""Thread counts of NumPy's matrix products and of torch: settings of a process, set by each actor that computes."""
 
 import sys
 from collections.abc import Callable
@@ -14,12 +14,12 @@ T = TypeVar("T")
 def with_threads(threads: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function` with NumPy, and torch if it is imported, using `threads` threads.
 
-    The number stays set afterwards: every actor that computes calls this first.
+    The number stays set afterwards, so every actor that computes calls this function first.
     """
     for pool in _pools():
         if pool.num_threads != threads:
             pool.set_num_threads(threads)
-    if "torch" in sys.modules:  # a worker that acts by NumPy does without it
+    if "torch" in sys.modules:  # a worker that acts by NumPy does not import it
         import torch
 
         if torch.get_num_threads() != threads:
@@ -36,5 +36,5 @@ def with_torch_threads(threads: int, function: Callable[P, T], *args: P.args, **
 
 @cache
 def _pools() -> list[Any]:
-    """Return the thread pools of the libraries by which NumPy multiplies matrices."""
+    """Return the thread pools of the libraries that multiply matrices for NumPy."""
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)

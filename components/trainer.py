@@ -33,9 +33,9 @@ from orchestra import Actor, Escalate, Ref, State, Supervision, UsageError, on
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
-    """A policy that learns behind a mailbox.
+    """A learning policy as an actor.
 
-    A failure ends the run: a restarted Trainer would have lost everything learned, unnoticed.
+    A failure ends the run, because a restarted Trainer would lose everything learned without notice.
 
     Args:
         spec: sizes of the environment.
@@ -43,10 +43,10 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         to: the Orchestrator.
         priorities_to: the TrajectoryManager if it samples by priority, else None.
         publish_interval: batches from one publication of parameters to the next.
-        threads: threads that a gradient step may use. What the policies of this package learn does not depend on it.
-        sync: when workers load parameters. If they compare policies, a digest goes with each publication.
-        checks_log_prob: whether log-probabilities of experience are compared with those that the policy computes, for
-            segments of its present version. It takes a pass over each batch.
+        threads: threads that a gradient step may use. The results of this package's policies do not depend on it.
+        sync: rule by which workers load parameters. If they compare policies, each publication has a digest.
+        checks_log_prob: True to compare log-probabilities of experience with those of the policy, for segments of its
+            present version. This takes a pass over each batch.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -65,9 +65,9 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         self._policy.prepare()
         self._version = 0
         self._digests = None if self.sync.measure is None else Digests(self.spec.schema, self._policy, self.rng)
-        self._stale = 0  # segments that were too old to learn from
+        self._stale = 0  # segments too old to learn from
         self._checked = 0  # segments whose log-probabilities were compared
-        self._published = False  # the present parameters are those of the version
+        self._published = False  # True if the present parameters are those of the version
 
     async def started(self) -> None:
         if (advice := devices.advice()) is not None:
@@ -75,7 +75,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         if self.resume_from is not None:
             path = _policy_file(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]
-        # Before it publishes: the parameters of a rejected Trainer must reach nobody.
+        # Before publishing: the parameters of a rejected Trainer must not reach any actor.
         rejection = await self.to.ask(ClaimRoleMsg(role="trainer", ref=self.me))
         if rejection:
             raise UsageError(rejection)
@@ -123,13 +123,13 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         if msg.number % self.publish_interval == 0 and learned is not None:
             self._version += 1
             await self._publish(batch)
-        # Behind the parameters: what it lets workers play is of the new version.
+        # After the parameters, so that the steps that it permits are played with the new version.
         await self.to.tell(TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(metrics.items()))))
 
     def _fresh(self, batch: EpisodeBatch) -> NDArray[np.bool_]:
         """Return which segments (E,) are new enough to learn from, and count the others.
 
-        Workers that need not load each version act with older ones, as old as their rule allows.
+        No segment is too old if workers need not load each version: their rule then limits the lag.
         """
         most = self._policy.max_staleness if not self.sync.pulls else None
         fresh = np.ones(len(batch), np.bool_) if most is None else batch.staleness(self._version) <= most
@@ -155,7 +155,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         return str(path)
 
     async def _publish(self, batch: EpisodeBatch | None = None) -> None:
-        """Publish the parameters, and before them their digest, if a batch was learned from and workers compare."""
+        """Publish the parameters; if a batch was learned from and workers compare policies, first their digest."""
         if self._digests is not None and batch is not None:
             made = (self._version, batch)
             for message in await self.offload(with_threads, self.threads, self._digests.make, *made):

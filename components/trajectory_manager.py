@@ -23,7 +23,7 @@ from orchestra import Actor, Arrays, Escalate, Supervision, UsageError, on
 
 
 class ReplayBuffer(Protocol):
-    """The replay buffer of a TrajectoryManager, such as `EpisodeReplay` and `PrioritizedEpisodeReplay`."""
+    """Interface of the replay buffer of a TrajectoryManager, such as `EpisodeReplay` or `PrioritizedEpisodeReplay`."""
 
     @property
     def schema(self) -> ExperienceSchema: ...
@@ -42,12 +42,12 @@ class ReplayBuffer(Protocol):
 
 
 class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg | SaveCheckpointMsg]):
-    """A replay buffer behind a mailbox.
+    """A replay buffer as an actor.
 
-    A failure ends the run: the Orchestrator would wait for ever for a batch that is not sent.
+    A failure ends the run, because the Orchestrator would wait for ever for a batch that is not sent.
 
-    The actor gives the flight recorder no snapshots, which would copy all experience. A replay of its failure therefore
-    needs a record that reaches back to its start.
+    The actor gives no snapshots to the flight recorder, because they would copy all experience. So a replay of its
+    failure needs a record from its start on.
 
     Args:
         replay: the buffer, empty.
@@ -101,7 +101,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
 
 def segments_of(msg: InsertTransitionMsg) -> Episodes:
-    """Return the segments of a message, as replay buffers take them."""
+    """Return the segments of a message in the form for replay buffers."""
     return Episodes(
         lengths=msg.lengths,
         terminated=msg.terminated,

@@ -1,4 +1,4 @@
-"""Worker: steps environments with the newest parameters and sends the episodes that ended."""
+"""Worker: steps environments with the newest parameters, and sends episodes that have ended."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +28,9 @@ from orchestra import Actor, Message, Preloads, Ref, State, TerminatedMsg, Unrea
 REJOIN_S = 5.0
 """Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
 RETRY_S = 0.5
-"""Delay in seconds before a worker joins again after its upstream was lost, each time."""
+"""Delay in seconds before each attempt of a worker to join again after its upstream was lost."""
 PATIENCE_S = 10.0
-"""Seconds after which a worker whose upstream is lost, and has no successor, fails."""
+"""Seconds after which a worker fails if its upstream is lost and has no successor."""
 
 
 class StepMsg(Message):
@@ -42,7 +42,7 @@ class JoinAgainMsg(Message):
 
 
 class UpstreamLost(Unreachable):
-    """The upstream of this worker is gone, and nobody has taken its place."""
+    """The upstream of this worker is gone and has no successor."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -50,25 +50,25 @@ class Worker(
     Preloads,
     Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | ProbesMsg | VersionMsg | CollectMsg | SaveStateMsg],
 ):
-    """Collects experience while it is told to, has parameters, and has credits for the episodes.
+    """Collects experience while it may collect, has parameters, and has credits for episodes.
 
     It stops after the step in which it has used its last credit. All episodes that end in this step are sent, at most
-    one for each of its environments. Where credits are for steps, all segments end with the last.
+    one for each of its environments. If credits are for steps, all segments end with the last step.
 
-    Where its upstream is lost, it joins the successor, and its episodes under way go on. It fails after `PATIENCE_S`
-    without one.
+    If its upstream is lost, it joins the successor, and its current episodes continue. It fails after `PATIENCE_S`
+    seconds without a successor.
 
     Args:
         env: makes its environments.
         policy: makes its policy.
-        to: upstream, which takes the experience: a WorkerProxy, or without one the Orchestrator.
+        to: upstream, which receives the experience: a WorkerProxy, or without one the Orchestrator.
         n_envs: copies of the environment, stepped together.
         exploration: ε by the environment steps of the whole run.
-        segment_length: steps after which it sends what it has of an episode; None for whole episodes. Credits then are
-            for segments.
+        segment_length: steps after which it sends its part of an episode; credits are then for segments. None for whole
+            episodes.
         steps_per_turn: steps of every copy for each `StepMsg`.
         threads: threads that NumPy, or torch, may use for acting.
-        sync: when it loads parameters. It waits for those that it has asked for.
+        sync: rule by which it loads parameters. It waits for parameters that it has requested.
     """
 
     env: EnvFactory
@@ -83,7 +83,7 @@ class Worker(
 
     @classmethod
     def preload(cls, *, env: EnvFactory, **others: Any) -> None:
-        """Load what its environments run."""
+        """Load the code of its environments."""
         preload(env)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Worker(
         self._collecting = PAUSE
         self._sent = 0  # segments since it joined
         self._stepping = False
-        self._lost_at: float | None = None  # by the clock, when the upstream was lost; None once it is heard of
+        self._lost_at: float | None = None  # time of the upstream's loss; None after a message from it
         self._rejoining = False
 
     async def started(self) -> None:
@@ -150,7 +150,7 @@ class Worker(
         await self._hear_of(None)
 
     async def _hear_of(self, env_steps: int | None, news: VersionMsg | None = None) -> None:
-        """Decide about the newest version, and go on with the environment steps of the whole run."""
+        """Decide about the newest version, take over the run's environment steps, and continue stepping."""
         self._lost_at = None
         if env_steps is not None:
             self._env_steps = env_steps
@@ -170,7 +170,7 @@ class Worker(
     async def step(self, msg: StepMsg) -> None:
         self._stepping = False
         credit = self._collecting.credit(self._sent)
-        if credit == 0 or not self._sync.ready:  # paused since; or an earlier incarnation sent it
+        if credit == 0 or not self._sync.ready:  # paused meanwhile, or sent by an earlier incarnation
             return
         unit = self._collecting.unit
         turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, unit)
@@ -197,7 +197,7 @@ class Worker(
 
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:
-        if msg.graceful:  # usually the run ends, and this process with it
+        if msg.graceful:  # usually the run and this process end
             self._join_after(REJOIN_S)
         else:
             self._join_successor(f"{msg.address}: {msg.reason}")
@@ -237,7 +237,7 @@ class Worker(
         self.rng.bit_generator.state = values["rng"]
 
     async def _tell_upstream(self, message: InsertTransitionMsg | PullParamsMsg | SyncMsg) -> bool:
-        """Tell the upstream; return False if it is lost, whose end the watch reports, and the message with it."""
+        """Send to the upstream; return False if it is lost. The message is lost too, and the watch reports the end."""
         try:
             await self.to.tell(message)
         except Unreachable:

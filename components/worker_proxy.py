@@ -19,9 +19,9 @@ from messages.control import PAUSE
 from orchestra import Actor, Escalate, Message, Ref, State, Supervision, TerminatedMsg, Unreachable, on
 
 STOPPED_S = 5.0
-"""Seconds after which a proxy whose upstream has stopped in order ends, too. Usually the run ends first."""
+"""Seconds after which a proxy ends if its upstream has stopped gracefully. Usually the run ends first."""
 LOST_S = 1.0
-"""Seconds after which a proxy whose upstream is lost ends. If the root is lost, its node ends before."""
+"""Seconds after which a proxy ends if its upstream is lost. If the root is lost, its node ends earlier."""
 
 
 class UpstreamLostMsg(Message):
@@ -48,17 +48,17 @@ class WorkerProxy(
         | SyncMessages
     ],
 ):
-    """Stands for the workers of a host, so that parameters cross the network once for all of them.
+    """Represents the workers of a host, so that parameters cross the network once for all of them.
 
     On one host it copies neither parameters nor experience: their arrays stay in shared memory where they were written.
 
-    It divides its own credits among its workers; those of a worker that dies go to the others. It keeps the newest
-    parameters, so that a worker that joins late or again starts as soon as it has a credit. Where workers ask for
-    parameters, it asks once for all of them. A failure ends its process:
-    a restarted proxy would not know its workers, nor they that they must join again.
+    It divides its own credits among its workers; the credits of a dead worker go to the others. It keeps the newest
+    parameters, so that a worker that joins late or again starts as soon as it has a credit. If workers request
+    parameters, it requests them once for all. A failure ends its process: a restarted proxy would not know its workers,
+    and they would not know that they must join again.
 
-    Proxies form a tree: one may join another, and stands there for all workers below it. So the Orchestrator has a few
-    proxies to talk to, however many hosts there are. A proxy whose upstream is lost fails, and its workers join again.
+    Proxies form a tree: a proxy may join another, and represents all workers below it. So the Orchestrator communicates
+    with a few proxies, for any number of hosts. A proxy whose upstream is lost fails, and its workers join again.
 
     Args:
         to: the Orchestrator, or another proxy.
@@ -132,10 +132,10 @@ class WorkerProxy(
             await self._mark_saved(msg.address)
 
     async def _recount(self) -> None:
-        """Report the number of workers, and share the credits anew."""
+        """Report the number of workers, and divide the credits anew."""
         counts = {"workers": self._workers.workers, "environments": self._workers.environments}
         await self._to.tell(WorkerCountMsg(proxy=self.me, **counts))
-        if not self._workers.environments:  # the credits go back
+        if not self._workers.environments:  # the upstream takes the credits back
             self._collecting = PAUSE
         await self._grant()
 
@@ -164,7 +164,7 @@ class WorkerProxy(
             await self._workers.pause()
         else:
             self._workers.unit = msg.unit
-        if self._workers.environments:  # else the credits are on their way back
+        if self._workers.environments:  # otherwise the upstream takes the credits back
             self._collecting = msg
             await self._grant()
 
@@ -172,7 +172,7 @@ class WorkerProxy(
     async def save(self, msg: SaveStateMsg) -> None:
         self._saving, self._save_error = msg, ""
         self._unsaved = set(self._workers.refs)
-        self._collecting = PAUSE  # a worker that joins meanwhile waits like the others
+        self._collecting = PAUSE  # a worker that joins now waits like the others
         self._workers.revoke()
         await self._workers.tell(msg.model_copy(update={"reply_to": Ref(self.me.address)}))
         await self._save_if_ready()

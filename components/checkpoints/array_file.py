@@ -31,7 +31,7 @@ PACKED = ".packed"
 """Suffix of a packed array in an archive."""
 
 PACKED_FROM = 1 << 16
-"""Bytes of an array from which on it is packed, where that is asked for."""
+"""Smallest size in bytes of an array that is packed, if packing was requested."""
 
 ROWS = 1024
 """Scattered rows copied at a time."""
@@ -64,7 +64,7 @@ class JoinedArray:
 
     pieces: Sequence["Stored"]
     skipped: int
-    """Rows at the begin that are left out."""
+    """Rows left out at the beginning."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -74,7 +74,7 @@ class JoinedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape, of which the axes after the first are those of the first piece."""
+        """The shape; the axes after the first are those of the first piece."""
         return (sum(piece.shape[0] for piece in self.pieces) - self.skipped, *self.pieces[0].shape[1:])
 
     def unpack(self) -> NDArray[Any]:
@@ -109,7 +109,7 @@ class ArrayReader:
         """The arrays by name, packed ones as they are."""
 
     def expect_names(self, names: Iterable[str], ignored: tuple[str, ...] = ()) -> None:
-        """Check that these are all arrays, in any order, but those whose names begin with one of `ignored`."""
+        """Check that these are the names of all arrays, in any order, except names that begin with one of `ignored`."""
         expected, got = set(names), self.stored.keys()
         for name in sorted(expected - got):
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(got)}")
@@ -206,16 +206,16 @@ def generator_array(rng: np.random.Generator) -> StateArray:
 
 
 class Checkpointed:
-    """An object whose state is plain arrays, which another object made with the same arguments can take over.
+    """An object whose state is plain arrays; another object made with the same arguments can restore it.
 
-    `state` returns copies, which another thread may write while the object goes on. `save` copies nothing and takes as
-    long as the disk. A subclass adds its own arrays in `_state_arrays`, `_check_state` and `_load_state`.
+    `state` returns copies, which another thread may write to a file while the object is in use. `save` copies nothing
+    and takes as long as the disk. A subclass adds its own arrays in `_state_arrays`, `_check_state` and `_load_state`.
     """
 
     state_kind: str
     """Name of the class in a saved state, a constant: the class itself may be renamed or moved."""
     ignored: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of names of arrays that a saved state may have and this object does not need."""
+    """Name prefixes of arrays that a saved state may have and this object does not need."""
     overwrites: Callable[[NDArray[Any]], None] | None = None
     """Called with the memory of announced arrays before it is overwritten; set by `Snapshot`."""
 
@@ -227,7 +227,7 @@ class Checkpointed:
         """Check that the arrays, whose names are right, could come from `_state_arrays`."""
 
     def _load_state(self, reader: ArrayReader) -> None:
-        """Take over checked arrays."""
+        """Load checked arrays."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that `save` writes, as copies."""
@@ -247,7 +247,7 @@ class Checkpointed:
 
         Args:
             path: the file.
-            packed: write large arrays in about a third of their size, so that `np.load` cannot read them.
+            packed: write large arrays at about a third of their size; `np.load` cannot read them then.
         """
         write_checkpoint(path, self.state_arrays(), packed=packed)
 
@@ -267,7 +267,7 @@ class Checkpointed:
         return head | self._state_arrays()
 
     def restore_from(self, reader: ArrayReader) -> None:
-        """Do as `restore` with the arrays of a reader."""
+        """Restore the state as `restore` does, from the arrays of a reader."""
         reader.expect_format()
         reader.expect_value("kind", self.state_kind)
         reader.expect_names(self.state_arrays(), self.ignored)
@@ -340,7 +340,7 @@ def open_checkpoint(path: str | Path) -> Iterator[ArrayReader]:
                     for member in archive.filelist
                 }
         except (*_SPOILT, OSError) as error:
-            # EINVAL is a seek to before the file's beginning: damage.
+            # EINVAL is a seek to a position before the file: damage.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise CheckpointError(f"{path}: expected a whole checkpoint, got a damaged one: {error}") from error

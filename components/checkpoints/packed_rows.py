@@ -3,8 +3,8 @@
 Consecutive rows of a replay buffer are frames of a game and have most values in common. Each row is XORed with the row
 before it, and words that are then zero are left out. A word has four bytes, or one if a row is no multiple of four.
 
-A block begins with the number of its rows and of its words, and with a bit for each word that tells whether it is
-there.
+A block begins with the number of its rows, the number of its words, and a bit for each word that says whether the word
+is stored.
 """
 
 import struct
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1 << 20
-"""Bytes of the rows of a block: they stay in a cache while they are packed."""
-_HEAD = struct.Struct("<QQ")  # rows, words that are there
+"""Bytes of the rows of a block, small enough to stay in a cache during packing."""
+_HEAD = struct.Struct("<QQ")  # rows, stored words
 
 
 def pack_rows(rows: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the blocks of an array of one axis or more, none of them of length 0 but the first."""
+    """Yield the blocks of an array with at least one axis; only the first axis may have length 0."""
     if not len(rows):
         return
     words = _words(np.ascontiguousarray(rows))
@@ -36,7 +36,7 @@ def pack_rows(rows: NDArray[Any]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class PackedArray:
-    """An array as `pack_rows` packed it."""
+    """An array packed by `pack_rows`."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class PackedArray:
         """Return the array.
 
         Raises:
-            ValueError: the content is not that of such an array.
+            ValueError: the content is not a packed array of this dtype and shape.
         """
         array = np.empty(self.shape, self.dtype)
         if len(array):

@@ -6,7 +6,7 @@ impossible. The last part, which still grows, is written anew. A checkpoint is c
 copied, and the others removed.
 
 The file at the buffer's own path holds everything else, and names the parts; it is written last. A part's name ends
-with a digest of what is in it, so a file of that name has the right content.
+with a digest of its content, so a file of that name has the right content.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from components.checkpoints.array_file import (
 )
 
 PARTS = 32
-"""Parts of a full buffer. At most one of so many holds items that are gone, and one is written again at each save."""
+"""Parts of a full buffer. At most one holds items that have left the buffer, and one is rewritten at each save."""
 NAMES, FIRST, WIDTH = "parts/names", "parts/first", "parts/width"
-"""Arrays that name the parts: their names (text as bytes, one in a line), the first item that is held, and the items of
-a full part."""
+"""Arrays that name the parts: their names (text as bytes, one per line), the first item held, and the number of items
+of a full part."""
 _PART_FIRST = "first"
 """Number of the first item in a part file."""
 
 
 @runtime_checkable
 class Parted(Protocol):
-    """A buffer whose items leave in the order in which they came."""
+    """A buffer whose items leave in the order of their insertion."""
 
     capacity: int
 
@@ -50,7 +50,7 @@ class Parted(Protocol):
         """Numbers of the items held."""
 
     def rest_arrays(self) -> dict[str, StateArray]:
-        """Return the arrays of the state that do not consist of one row or more for each item."""
+        """Return the arrays of the state that do not have rows for each item."""
 
     def part_arrays(self, items: range) -> dict[str, StateArray]:
         """Return the other arrays, of the items with these numbers."""
@@ -65,7 +65,7 @@ class PartFiles:
     """Saves and loads one buffer.
 
     Args:
-        buffer: of which nothing else changes the past.
+        buffer: nothing else may change items that it already holds.
     """
 
     def __init__(self, buffer: Parted) -> None:
@@ -73,7 +73,7 @@ class PartFiles:
         self._full: dict[int, str] = {}
         """Names of the full parts that were saved or loaded, by number."""
         self._folders: list[Path] = []
-        """Where they may be, beside the checkpoints next to the one that is written."""
+        """Folders in which they may be, besides the folders next to the checkpoint that is written."""
 
     def save(self, path: Path) -> None:
         """Write the buffer's state to `path` and files beside it.
@@ -109,14 +109,14 @@ class PartFiles:
         self._full, self._folders = full, [path.parent]
 
     def _link(self, name: str, path: Path) -> bool:
-        """Give the checkpoint of `path` the part of this name; return whether some other checkpoint has it."""
+        """Link the part of this name into the folder of `path`; return False if no checkpoint has it."""
         target = path.with_name(name)
         for folder in (*self._folders, *path.parent.parent.iterdir()):
-            with contextlib.suppress(OSError):  # not there, or on another file system
+            with contextlib.suppress(OSError):  # missing, or on another file system
                 os.link(folder / name, target)
                 return True
             if target.exists():
-                return True  # an attempt before was cut short
+                return True  # left by an earlier, interrupted attempt
         return False
 
     def _write(self, path: Path, number: int, items: range) -> str:
@@ -142,7 +142,7 @@ def opened(path: Path, buffer: Parted) -> Iterator[tuple[ArrayReader, dict[int, 
     with ExitStack() as stack:
         reader = stack.enter_context(open_checkpoint(path))
         if NAMES not in reader.stored:
-            yield reader, {}  # all in one file
+            yield reader, {}  # everything is in one file
             return
         first, width = reader.read_count(FIRST), reader.read_count(WIDTH)
         text = reader.read(NAMES, np.uint8, (reader.length(NAMES),)).tobytes().decode()
@@ -175,13 +175,13 @@ def _joined(parts: list[ArrayReader], first: int, buffer: Parted) -> dict[str, S
     for name in parts[0].stored:
         if name != _PART_FIRST:
             for part in parts:
-                part.length(name)  # a scalar, or none of this name, is refused
+                part.length(name)  # refuses a scalar and a missing array
             joined[name] = JoinedArray([part.stored[name] for part in parts], buffer.rows_of(name, lengths[:gone]))
     return joined
 
 
 class WholeFile:
-    """Saves and loads a buffer that is no `Parted`, in one file."""
+    """Saves and loads a buffer that is not a `Parted`, in one file."""
 
     def __init__(self, buffer: "Whole") -> None:
         self._buffer = buffer
@@ -204,5 +204,5 @@ class Whole(Protocol):
 
 
 def files_of(buffer: Whole) -> PartFiles | WholeFile:
-    """Return how a buffer is saved: in parts where it can be."""
+    """Return the way to save a buffer: in parts if it supports that."""
     return PartFiles(buffer) if isinstance(buffer, Parted) else WholeFile(buffer)

@@ -22,7 +22,7 @@ BEST = "best.pt"
 
 
 def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) -> None:
-    """Write all that learning and acting need of a policy; a reader finds either no file or the whole one.
+    """Write everything that learning and acting need; a reader finds either no file or the whole one.
 
     Raises:
         OSError: the file cannot be written.
@@ -32,7 +32,7 @@ def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) ->
 
 
 def save_params(path: Path, params: NDArray[np.float32], version: int, env_steps: int) -> None:
-    """Write parameters of acting, as `ActingPolicy.params` gives them; a reader finds either no file or the whole one.
+    """Write parameters of acting, from `ActingPolicy.params`; a reader finds either no file or the whole one.
 
     Raises:
         OSError: the file cannot be written.
@@ -53,7 +53,7 @@ def _save(path: Path, saved: dict[str, Any]) -> None:
 def load_checkpoint(path: Path, policy: ActingPolicy) -> dict[str, Any]:
     """Load a policy checkpoint into `policy`; return its `version` and `env_steps`.
 
-    A policy that loaded the parameters of acting alone can act, and does not continue to learn where they come from.
+    A policy that loaded only parameters of acting can act, but cannot continue the learning that produced them.
 
     Raises:
         UsageError: the file is missing, no checkpoint, damaged, of another format, or of another policy.
@@ -105,7 +105,7 @@ def find_checkpoint(folder: Path, which: str) -> Path:
     """Return the policy checkpoint that `which` names: `last`, `best`, its number of environment steps, or a file.
 
     Raises:
-        UsageError: there is none of that name, or after that number of steps.
+        UsageError: there is no such checkpoint.
     """
     if which == "last":
         return newest_checkpoint(folder)
@@ -132,7 +132,7 @@ def as_arrays(state: Any) -> Any:
 
 
 def as_tensors(state: Any) -> Any:
-    """Return the argument of `as_arrays`; each array, which may be read-only, becomes a tensor of its own memory."""
+    """Undo `as_arrays`: each array, which may be read-only, becomes a tensor with memory of its own."""
     import torch  # slow to import, and planning a run does without
 
     return _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))

@@ -42,7 +42,7 @@ def begin(run_directory: Path, env_steps: int) -> None:
         OSError: the folder cannot be made.
     """
     path = staging_folder(run_directory, env_steps)
-    shutil.rmtree(path, ignore_errors=True)  # an attempt that was cut short
+    shutil.rmtree(path, ignore_errors=True)  # left by an interrupted attempt
     path.mkdir(parents=True)
 
 
@@ -52,7 +52,7 @@ def reason(error: OSError) -> str:
 
 
 def attempt(write: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> str:
-    """Call `write`; return why that is impossible, in words, or an empty text."""
+    """Call `write`; return its `OSError` in words, or an empty text."""
     try:
         write(*args, **kwargs)
     except OSError as error:
@@ -61,7 +61,7 @@ def attempt(write: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> st
 
 
 def discard(run_directory: Path, *env_steps: int | None) -> None:
-    """Remove the staging folders of a checkpoint that cannot be completed, by the steps that it may have."""
+    """Remove the staging folders for these numbers of steps: the checkpoint cannot be completed."""
     for steps in env_steps:
         if steps is not None:
             shutil.rmtree(staging_folder(run_directory, steps), ignore_errors=True)
@@ -76,7 +76,7 @@ def last_complete(run_directory: Path) -> str:
 
 
 def rename(run_directory: Path, env_steps: int, to: int) -> None:
-    """Turn the staging folder, if there is one (see `write`), into the one of the checkpoint after `to` steps.
+    """Rename the staging folder, if there is one (see `write`), to that of the checkpoint after `to` steps.
 
     Raises:
         OSError: the folder cannot be renamed.
@@ -111,14 +111,14 @@ def write(
 ) -> Path:
     """Write the state of the actor at `address` into the staging folder, and return that folder.
 
-    The folder is made if it is missing: a replayed actor runs without the Orchestrator that makes it, and so does one
-    of another host, whose staging folders of earlier checkpoints nobody else removes.
+    The folder is made if it is missing: the Orchestrator makes it only on its own host, and not for a replayed actor.
+    Staging folders of earlier checkpoints are then removed, because no other process of that host removes them.
 
     Args:
-        run_directory: of the run.
-        env_steps: of the checkpoint.
-        address: of the actor.
-        values: plain values that JSON knows.
+        run_directory: directory of the run.
+        env_steps: environment steps of the checkpoint.
+        address: address of the actor.
+        values: plain values that JSON can hold.
         arrays: arrays by name.
 
     Raises:
@@ -151,7 +151,7 @@ def read(folder: Path, address: str) -> tuple[dict[str, Any], dict[str, NDArray[
 
 
 def find(folder: Path, address: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Do as `read`, but return None where the actor was not part of the checkpoint.
+    """Read as `read` does, but return None if the actor was not part of the checkpoint.
 
     Raises:
         UsageError: the file is damaged or of another format.
@@ -171,7 +171,7 @@ def find(folder: Path, address: str) -> tuple[dict[str, Any], dict[str, NDArray[
 
 
 def companion(folder: Path, address: str, what: str) -> Path:
-    """Return where the actor at `address` keeps a file of its own beside the one that `write` makes."""
+    """Return the path of a further file of the actor at `address`, beside the one that `write` makes."""
     return folder / f"{address.replace('/', '.')}.{what}.npz"
 
 

@@ -1,4 +1,4 @@
-"""Snapshots: the state of buffers at one moment, written by one thread while others go on with the buffers."""
+"""Snapshots: the state of buffers at one moment, written by one thread while others use the buffers."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from components.checkpoints.array_file import Checkpointed, StateArray, write_checkpoint
 
 PIECE = 1 << 20
-"""Bytes copied at a time; an owner that overwrites them waits at most for one such copy."""
+"""Bytes copied at a time; an owner that overwrites memory waits for at most one such copy."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +28,12 @@ class _Piece:
 class Snapshot:
     """Arrays with the contents that they have when the snapshot is made.
 
-    Announced arrays are copied lazily, piece by piece: one thread may write the snapshot while another goes on with the
-    owners, and the first of the two to reach a piece copies it. All other arrays are copied at once.
+    Announced arrays are copied lazily, piece by piece: one thread may write the snapshot while another uses the owners,
+    and the first of the two to reach a piece copies it. All other arrays are copied at once.
 
     Args:
         arrays: arrays of `owners`, and perhaps others.
-        owners: announce what they overwrite. No other snapshot of them is being written.
+        owners: buffers that announce the memory they overwrite. No other snapshot of them is being written.
     """
 
     def __init__(self, arrays: Mapping[str, StateArray], owners: Sequence[Checkpointed]) -> None:
@@ -42,7 +42,7 @@ class Snapshot:
         self.arrays = {name: self._cut(array, found) for name, array in arrays.items()}
         """The arrays to write, once."""
         found.sort(key=lambda it: it[:2])
-        self._begins, self._ends = [it[0] for it in found], [it[1] for it in found]  # addresses, none in two pieces
+        self._begins, self._ends = [it[0] for it in found], [it[1] for it in found]  # addresses; pieces do not overlap
         self._pieces = [it[2] for it in found]
         self._owners, self._over = owners, False
         for owner in owners:

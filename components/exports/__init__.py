@@ -1,1 +1,1 @@
-"""What leaves a run for other programs: its figures as a table, its policy as safetensors or ONNX."""
+"""Exports of a run for other programs: its figures as a table, its policy as safetensors or ONNX."""

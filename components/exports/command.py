@@ -8,7 +8,7 @@ from components.reporting.saved_policy import DEFAULT, add_checkpoint_flag, load
 from orchestra import FlagParser, RunDirectory, UsageError
 
 _PACKAGES = {".csv": (), ".parquet": ("pyarrow",), ".safetensors": ("safetensors",), ".onnx": ("onnx", "onnxruntime")}
-"""The packages that each format needs, by the suffix of a file; the extra is called as the suffix."""
+"""The packages that each format needs, by the suffix of a file; the extra has the name of the suffix."""
 _TABLES = (".csv", ".parquet")
 _HELP = """Export the figures of runs as a table, or the policy of a run, by the suffix of --output:
 

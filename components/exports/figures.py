@@ -30,12 +30,12 @@ def rows_of(runs: Sequence[RunDirectory]) -> list[Row]:
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
-    """Return the names of all columns, in the order in which they come."""
+    """Return the names of all columns, in the order of their first occurrence."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows as CSV; a figure that does not exist is empty.
+    """Write the rows as CSV; a missing figure is empty.
 
     Raises:
         OSError: the file cannot be written.
@@ -48,7 +48,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 
 def write_parquet(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows as Parquet; a figure that does not exist is null, and a column of nulls alone is of doubles.
+    """Write the rows as Parquet; a missing figure is null, and a column of nulls alone has the type double.
 
     Raises:
         OSError: the file cannot be written.

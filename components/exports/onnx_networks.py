@@ -23,7 +23,7 @@ def recurrent(graph: Graph, arrays: Arrays, spec: EnvSpec) -> None:
     own = {name.rpartition("agent.")[2]: array for name, array in arrays.items()}
     embed, n_obs = own["embed.weight"], spec.obs_size
     size = len(own["embed.bias"])
-    # A row for each last action; the first, of zeros, for none.
+    # A row for each last action; the first, of zeros, is for no action.
     of_action = np.vstack([np.zeros((1, size), np.float32), embed[:, n_obs : n_obs + spec.n_actions].T])
     of_agent = embed[:, n_obs + spec.n_actions :].T + own["embed.bias"]
     place = graph.op("Add", "last_actions", graph.constant(np.array(1, np.int64)))
@@ -45,7 +45,7 @@ def dqn(graph: Graph, arrays: Arrays, layers: int) -> None:
 
 
 def pqn(graph: Graph, arrays: Arrays, sizes: QSizes) -> None:
-    """Add layers, each linear, LayerNorm, ReLU; a GRU if it has one; and a head of action values."""
+    """Add layers, each linear, LayerNorm, ReLU; a GRU if there is one; and a head of action values."""
     spec, seen = sizes.spec, ["obs"]
     if spec.n_agents > 1:
         seen.append(graph.agent_numbers(spec.n_agents))
@@ -63,7 +63,7 @@ def pqn(graph: Graph, arrays: Arrays, sizes: QSizes) -> None:
 
 
 def ppo(graph: Graph, arrays: Arrays, on: Interface) -> None:
-    """Add the actor of PPO, IPPO and MAPPO, which does what is most probable. There is no critic."""
+    """Add the actor of PPO, IPPO and MAPPO, which takes the most probable action. There is no critic."""
     net, own = on.networks, {name.removeprefix("actor."): array for name, array in arrays.items()}
 
     def normed(x: str, name: str) -> str:
@@ -120,7 +120,7 @@ def _seen_by_actor(graph: Graph, arrays: Arrays, on: Interface) -> str:
 
 
 def sees_the_dead(on: Interface) -> bool:
-    """Return whether the actor is told which agents live, so that the dead ones see only their numbers."""
+    """Return whether the actor gets `alive`, so that dead agents see only their numbers."""
     return on.networks.death_masking and on.has_alive and on.n_agents > 1
 
 

@@ -1,4 +1,4 @@
-"""A policy as an ONNX graph that acts greedily, and the check that it acts as the policy does.
+"""A policy as an ONNX graph that acts greedily, and the check that it acts like the policy.
 
     inputs   obs (B, A, O) float32, last_actions (B, A, …), hidden (B, A, H) float32, and where the policy sees them
              available (B, A, …) bool, alive (B, A) bool
@@ -33,7 +33,7 @@ from orchestra import UsageError, replacing
 
 OPSET = 17
 CLOSE = 1e-4
-"""By how much hidden states and continuous actions of ONNX and of the policy may differ."""
+"""Largest allowed difference of hidden states and continuous actions between ONNX and the policy."""
 _TYPES = {"f": TensorProto.FLOAT, "b": TensorProto.BOOL, "i": TensorProto.INT64}
 _DTYPES = {"f": np.float32, "b": np.bool_, "i": np.int64, "u": np.int64}
 
@@ -42,7 +42,7 @@ def write_onnx(path: Path, policy: Policy) -> None:
     """Write the policy, acting greedily, as an ONNX file.
 
     Raises:
-        UsageError: the policy is of a kind of which this knows no graph.
+        UsageError: there is no graph for this kind of policy.
         OSError: the file cannot be written.
     """
     graph = Graph()
@@ -50,7 +50,7 @@ def write_onnx(path: Path, policy: Policy) -> None:
     item, dtype = spec.schema.items["actions"]
     shape, kind = list(item), "f" if dtype.kind == "f" else "i"
     if "last_actions" not in {name for node in graph.nodes for name in node.input}:
-        graph.op("Identity", "last_actions", outputs=["_last"])  # an input that such a policy does without
+        graph.op("Identity", "last_actions", outputs=["_last"])  # keeps the input, which such a policy does not use
 
     def of(name: str, shape: Sequence[str | int], kind: str) -> Any:
         return helper.make_tensor_value_info(name, _TYPES[kind], ["B", *shape])
@@ -75,7 +75,7 @@ def write_onnx(path: Path, policy: Policy) -> None:
 
 
 def _added(graph: Graph, policy: Policy) -> tuple[EnvSpec, int, list[str]]:
-    """Add the policy's network of acting; return its environment, the size of its memory, and what it sees."""
+    """Add the policy's network of acting; return its environment, the size of its memory, and its input fields."""
     inner = policy.learner if isinstance(policy, WrappedPolicy) else policy
     usual = ["obs", "available"]
     if isinstance(inner, RecurrentPolicy):
@@ -100,7 +100,7 @@ def _added(graph: Graph, policy: Policy) -> tuple[EnvSpec, int, list[str]]:
 
 
 class _Twins(ActingPolicy):
-    """Acts as a policy, and has an ONNX file act beside it on the same frames."""
+    """Acts as a policy, and runs an ONNX file on the same frames for comparison."""
 
     def __init__(self, policy: ActingPolicy, path: Path) -> None:
         self._policy = policy
@@ -112,9 +112,9 @@ class _Twins(ActingPolicy):
         self._seen = [name for name in inputs if name not in ("last_actions", "hidden")]
         self._n_hidden = inputs["hidden"][-1]
         self.actions = self.other = 0
-        """How many actions were compared, and how many were others."""
+        """Number of compared actions, and number of different ones."""
         self.apart = 0.0
-        """The largest difference of two hidden states."""
+        """Largest difference of two hidden states."""
 
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
         return self._policy.initial_hidden(n_envs)
@@ -128,7 +128,7 @@ class _Twins(ActingPolicy):
         epsilon: float,
         rng: np.random.Generator,
     ) -> Acted:
-        memory = hidden[..., : self._n_hidden]  # of the actor; a critic has the rest
+        memory = hidden[..., : self._n_hidden]  # that of the actor; the rest is the critic's
         given = {name: frames[name] for name in self._seen} | {"last_actions": last_actions, "hidden": memory}
         arrays: dict[str, Any] = {
             name: np.ascontiguousarray(array, _DTYPES[array.dtype.kind]) for name, array in given.items()
@@ -151,10 +151,10 @@ class _Twins(ActingPolicy):
 
 
 def check_onnx(path: Path, policy: ActingPolicy, env: Env, episodes: int) -> int:
-    """Play greedy episodes and compare every action of an ONNX file with the policy's; return how many there were.
+    """Play greedy episodes and compare every action of an ONNX file with the policy's; return their number.
 
     Raises:
-        UsageError: it acted otherwise.
+        UsageError: an action or a hidden state differs.
     """
     twins = _Twins(policy, path)
     play(env, twins, episodes, np.random.default_rng(0))

@@ -24,7 +24,7 @@ from orchestra import (
 
 
 def learner_of(run: RunDirectory, spec: EnvSpec) -> Policy:
-    """Return the policy that learns of a run, on the CPU, with initial parameters.
+    """Return the learning policy of a run, on the CPU, with initial parameters.
 
     Raises:
         UsageError: the run has no Trainer.

@@ -1,4 +1,4 @@
-"""Learning algorithms, one file per paper; each is loaded when it is first used, and torch with it."""
+"""Learning algorithms, one file per paper; each is loaded, with torch, when it is first used."""
 
 import lazy_loader
 

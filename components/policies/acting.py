@@ -23,17 +23,17 @@ RECURRENT_PROBE_FRAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """What a policy did in one frame of n copies."""
+    """The actions of a policy in one frame of n copies, with its next state and its fields."""
 
     actions: NDArray[Any]  # (n, A, …), or (n, …) if the schema's actions have no axis of agents
     hidden: NDArray[np.float32]  # (n, A, H): the next recurrent state
-    fields: Mapping[str, NDArray[Any]]  # (n, …) of each field that the policy declares, but `epsilon`
+    fields: Mapping[str, NDArray[Any]]  # (n, …) of each declared field except `epsilon`
 
 
 class ActingPolicy(ABC):
-    """Acts for all agents of a team with parameters that it is given. It serves one thread at a time.
+    """Acts for all agents of a team, with loaded parameters. Only one thread may use it at a time.
 
-    A policy overrides `act`, or `act_on` if it sees other fields than `obs` and `available`, or declares fields.
+    A policy overrides `act`, or `act_on` if it uses other fields than `obs` and `available`, or declares fields.
     """
 
     fields: Mapping[str, FieldSpec] = EPSILON
@@ -62,10 +62,10 @@ class ActingPolicy(ABC):
 
         Args:
             frames: the environment's fields per frame by name, (n, …); views of its memory.
-            last_actions: as `Acted.actions`; -1 at the start of an episode, 0 for actions that are no integers.
+            last_actions: as `Acted.actions`; at the start of an episode -1, or 0 if actions are not integers.
             hidden: the recurrent state.
             epsilon: exploration rate; 0 asks for the greedy action, or the mode of the distribution.
-            rng: all randomness.
+            rng: source of all randomness.
         """
         actions, after = self.act(frames["obs"], frames["available"], last_actions, hidden, epsilon=epsilon, rng=rng)
         return Acted(actions, after, {})
@@ -73,7 +73,7 @@ class ActingPolicy(ABC):
     def last_frame(
         self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
     ) -> Mapping[str, NDArray[Any]]:
-        """Return the policy's fields per frame (n, …) for the frames after which nothing is done in the segment."""
+        """Return the policy's fields per frame (n, …) for the last frames of segments, in which no action is chosen."""
         return {}
 
     def outputs(
@@ -82,9 +82,9 @@ class ActingPolicy(ABC):
         last_actions: NDArray[Any],
         hidden: NDArray[np.float32],  # (n, A, H)
     ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
-        """Return what decides the actions for n copies, as `divergence.Outputs`, and the next hidden state.
+        """Return the outputs that decide the actions of n copies (`divergence.Outputs`), and the next hidden state.
 
-        By these, versions of the policy are compared. A policy that acts by values of actions returns them as `logits`.
+        They serve to compare versions of the policy. A policy that acts by values of actions returns them as `logits`.
 
         Args:
             frames: as in `act_on`, at least the `probe_fields`.
@@ -92,7 +92,7 @@ class ActingPolicy(ABC):
             hidden: as in `act_on`.
 
         Raises:
-            TypeError: the policy does not say, so its versions cannot be compared.
+            TypeError: the policy gives no outputs, so its versions cannot be compared.
         """
         raise TypeError(
             f"{type(self).__name__} has no method `outputs`, by which versions of a policy are compared; "
@@ -115,17 +115,17 @@ class ActingPolicy(ABC):
         the greedy one. All randomness comes from `rng`, and with `epsilon` 0 none is drawn. Both arrays are new.
 
         Raises:
-            TypeError: the policy acts on other fields: call `act_on`.
+            TypeError: the policy acts on named fields: call `act_on`.
         """
         raise TypeError(f"{type(self).__name__} acts on named fields: call act_on")
 
     @abstractmethod
     def params(self) -> NDArray[np.float32]:
-        """Return a fresh, read-only copy of what acting needs, flat and contiguous."""
+        """Return the parameters of acting, as a new, read-only, flat and contiguous array."""
 
     @abstractmethod
     def load(self, params: NDArray[np.float32]) -> None:
-        """Load a copy of parameters that `params` of an equal policy returned.
+        """Load a copy of parameters from `params` of an equal policy.
 
         Raises:
             ValueError: the array has another size.
@@ -136,18 +136,18 @@ Choice = Callable[
     [NDArray[np.floating[Any]], NDArray[np.bool_], float, np.random.Generator],
     NDArray[np.int64],
 ]
-"""Chooses actions (B, A), from the network's output (B, A, U), -inf where an action is not available; which actions are
-available (B, A, U); ε; and a generator, from which nothing is drawn with ε = 0."""
+"""A function that chooses actions (B, A). Its arguments: the network's output (B, A, U), -inf where an action is not
+available; the mask of available actions (B, A, U); ε; and a generator, which is not used if ε = 0."""
 
 
 def epsilon_greedy(
     said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Choose the action of highest value; with probability ε, drawn per agent, any available one, uniformly."""
+    """Choose the action of highest value; with probability ε, drawn per agent, a uniformly random available one."""
     actions: NDArray[np.int64] = said.argmax(-1)
     if epsilon > 0.0:
         explores, which = rng.random((2, *actions.shape))
-        # The k-th available action, k uniform: the first at which more than k have been counted.
+        # The k-th available action, k uniform: the first at which the running count exceeds k.
         k = (which * available.sum(-1)).astype(np.int64)
         at_random = (available.cumsum(-1) > k[..., None]).argmax(-1)
         actions = np.where(explores < epsilon, at_random, actions)
@@ -164,20 +164,20 @@ def softmax_mixture(
     chances = (1.0 - epsilon) * weights / weights.sum(-1, keepdims=True)
     chances += epsilon * available / available.sum(-1, keepdims=True)
     reached = chances.cumsum(-1)
-    # Below the last, so that a rounding error never selects an action that is not available.
+    # Below the last sum, so that a rounding error never selects an action that is not available.
     drawn = rng.random((*reached.shape[:-1], 1)) * reached[..., -1:]
     return np.asarray((reached > drawn).argmax(-1))
 
 
 class RecurrentActing(ActingPolicy):
-    """Acts by the network of `networks.RecurrentAgent`, in float32 and by NumPy alone.
+    """Acts with the network of `networks.RecurrentAgent`, in float32 and by NumPy alone.
 
-    A worker that acts with it imports no torch, which takes 150 MB and a second. Its parameters are those of
+    A worker that uses it does not import torch, which takes 150 MB and a second. Its parameters are those of
     `RecurrentPolicy.params`, zeros until the first are loaded.
 
     Args:
         spec: sizes of the environment.
-        choose: how actions follow from the network's output.
+        choose: chooses actions from the network's output.
         hidden_size: units of the GRU and of the layer before it.
     """
 
@@ -218,7 +218,7 @@ class RecurrentActing(ActingPolicy):
         # The layer before the GRU has one more unit, which is always 1 and carries the biases of the gates.
         self._w_obs = np.zeros((n_obs, size + 1), np.float32)
         self._w_obs[:, :size] = embedding[:, :n_obs].T
-        # One-hot inputs pick columns: a row for each pair of last action (-1, the first, for none) and agent.
+        # One-hot inputs pick columns: a row for each pair of last action (first -1, for none) and agent.
         of_action, of_agent = embedding[:, n_obs : n_obs + n_actions].T, embedding[:, n_obs + n_actions :].T
         table = np.ones((n_actions + 1, self.spec.n_agents, size + 1), np.float32)
         table[..., :size] = of_agent + b
@@ -263,7 +263,7 @@ class RecurrentActing(ActingPolicy):
         h = hidden.reshape(rows, size)
         pairs = (last_actions + 1) * len(self._agents) + self._agents
         np.matmul(obs.reshape(rows, -1), self._w_obs, out=x)
-        # The pairs are in range. Without `mode` numpy would gather into a temporary array first.
+        # The pairs are in range. Without `mode` NumPy would gather into a temporary array first.
         x += np.take(self._table, pairs.reshape(-1), axis=0, out=picked, mode="clip")
         np.maximum(x, 0.0, out=x)
         np.matmul(x, self._x_rz, out=rz)
@@ -285,7 +285,7 @@ class RecurrentActing(ActingPolicy):
         return said.reshape(*last_actions.shape, n_said), after.reshape(hidden.shape)
 
     def _memory(self, rows: int, *columns: int) -> list[NDArray[np.float32]]:
-        """Return arrays of so many rows and columns in memory that every step reuses."""
+        """Return an array (rows, n) for each n in `columns`, in memory that every step reuses."""
         if len(self._scratch) < rows * sum(columns):
             self._scratch = np.empty(rows * sum(columns), np.float32)
         ends = np.cumsum(columns) * rows

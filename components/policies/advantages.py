@@ -1,6 +1,6 @@
-"""Generalised advantage estimation (Schulman et al. 2016) and V-trace (Espeholt et al. 2018), by NumPy, of segments.
+"""Generalised advantage estimation (Schulman et al. 2016) and V-trace (Espeholt et al. 2018) of segments, by NumPy.
 
-Episodes end in either way. Letters in shapes: E segments of T steps, A agents.
+An episode ends by termination or by truncation. Letters in shapes: E segments of T steps, A agents.
 """
 
 from typing import Any, Literal
@@ -13,13 +13,13 @@ from components.replay_buffers.returns import v_trace
 
 Floats = NDArray[np.floating[Any]]
 TimeLimit = Literal["bootstrap", "terminal"]
-"""What follows a truncated episode: the value of its last frame, or nothing, as in published code of MAPPO."""
+"""Value after a truncated episode: that of its last frame, or 0 as in published code of MAPPO."""
 
 
 def generalised_advantages(
     reward: Floats,  # (T, …)
     value: Floats,  # (T, …)
-    successor: Floats,  # (T, …): value of the true next frame, which no reset has replaced
+    successor: Floats,  # (T, …): value of the true next frame, before any reset
     terminated: NDArray[np.bool_],  # (T, …)
     truncated: NDArray[np.bool_],  # (T, …)
     *,
@@ -30,7 +30,7 @@ def generalised_advantages(
     """Return the advantages (T, …), in the units of the rewards; returns are these plus `value`.
 
     δ = r + gamma * V(s') * (1 - terminated) - V(s), and A = δ + gamma * gae_lambda * A' unless an episode ends with the
-    step. The first axis is time, and the last step is followed by nothing but its successor's value.
+    step. The first axis is time; after the last step only its successor's value counts.
     """
     if time_limit == "terminal":
         terminated = terminated | truncated
@@ -55,7 +55,7 @@ def segment_advantages(
 ) -> NDArray[np.float64]:
     """Return the advantages (E, T, A) of segments, 0 after the end of each.
 
-    A segment that neither terminates nor is truncated is a part of an episode, and the value of its last frame follows.
+    A segment that is neither terminated nor truncated is a part of an episode; the value of its last frame is used.
     """
     steps = np.arange(reward.shape[1])[:, None]
     real, last = steps < lengths, steps == lengths - 1
@@ -78,7 +78,7 @@ def segment_advantages(
 def corrected_advantages(
     reward: Floats,  # (E, T, A)
     value: Floats,  # (E, T+1, A)
-    log_ratio: Floats,  # (E, T, A): log π(a) - log μ(a), of the policy that learns and the one that acted
+    log_ratio: Floats,  # (E, T, A): log π(a) - log μ(a), of the learning and the acting policy
     lengths: NDArray[np.integer[Any]],  # (E,)
     terminated: NDArray[np.bool_],  # (E,)
     truncated: NDArray[np.bool_],  # (E,)
@@ -91,8 +91,8 @@ def corrected_advantages(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the advantages and the targets of values (E, T, A) of V-trace, 0 after the end of each segment.
 
-    Each agent's importance weights are its own. Where both policies are one, advantages are those of
-    `segment_advantages`, and targets these plus `value`.
+    Each agent has its own importance weights. If both policies are the same, the advantages are those of
+    `segment_advantages`, and the targets are these plus `value`.
     """
     over = terminated | truncated if time_limit == "terminal" else terminated
     steps = np.arange(reward.shape[1])

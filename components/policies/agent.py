@@ -1,10 +1,11 @@
 """The agents' network over a packed batch: linear → ReLU → GRU → linear, with its own backward pass.
 
-`torch.nn.GRU` unrolled on a CPU records a dozen small operations per time step, each with memory of its own, and pays
-for padding or, on a `PackedSequence`, for cutting the batch at every step. Here the walk over the time steps of some
-episodes is one compiled call (`kernel/agent.py`) that makes its products itself (`kernel/product.py`), a group of rows
-at a time that stays in the cache until its gates are done, in memory that every call reuses. The batch shrinks by
-going less far, and threads share its parts. On a GPU cuDNN does all of this. `benchmarks/learner.py` has the figures.
+`torch.nn.GRU` unrolled on a CPU records a dozen small operations per time step, each with memory of its own. It also
+computes padding or, on a `PackedSequence`, cuts the batch at every step. Here the loop over the time steps of some
+episodes is one compiled call (`kernel/agent.py`) that computes its matrix products itself (`kernel/product.py`). It
+handles a group of rows at a time, which stays in the cache until its gates are done, in memory that every call reuses.
+The loop covers fewer rows as episodes end, and threads share the parts of a batch. On a GPU cuDNN does all of this.
+`benchmarks/learner.py` has the figures.
 
 Sizes: R rows (agents of all frames) in blocks, one block per time step; P pairs of last action and agent; L living rows
 of a part; O inputs; H hidden units; U actions.
@@ -28,7 +29,7 @@ from components.policies.parallel import run_parts, summed
 from components.policies.scratch import Scratch
 
 APART = 16
-"""Columns between rows of 4H: were those a power of two bytes apart, few of one column would fit into a cache."""
+"""Columns of padding after each row of 4H: of rows a power of two bytes apart, few of one column fit into a cache."""
 
 
 class _AgentValues(torch.autograd.Function):
@@ -48,7 +49,7 @@ class _AgentValues(torch.autograd.Function):
             scratch, ctx.lease = scratch.leased()
         elif scratch.taken:
             scratch = Scratch()
-        # Of a pass that does not go back nothing is kept.
+        # A pass without a backward pass keeps nothing.
         gates = scratch.take("gates", (rows if keeps else 1, 4 * size + APART), head.dtype)
         hidden = scratch.take("hidden", (rows if keeps else 2 * int(inputs.blocks[0]), size), head.dtype)
         arrays, parts, of_parts = [w.detach().numpy() for w in weights], [], []
@@ -75,7 +76,7 @@ class _AgentValues(torch.autograd.Function):
         weights, scratch = ctx.saved_tensors, ctx.scratch
         if scratch.passes != ctx.number:
             raise RuntimeError("this pass has gone back already, and what it needs is overwritten: make another pass")
-        scratch.passes += 1  # this one writes over the gates
+        scratch.passes += 1  # this pass overwrites the gates
         _, _, w_x, w_h, _, _, head, _ = weights
         told, parts, shares = d_q.contiguous().numpy(), [], []
         for p, (common, x) in enumerate(ctx.of_parts):
@@ -92,18 +93,19 @@ class _AgentValues(torch.autograd.Function):
 def agent_values(
     inputs: AgentInputs, n_agents: int, embed: nn.Linear, gru: nn.GRU, head: nn.Linear, scratch: Scratch
 ) -> Tensor:
-    """Return the output (R, U) of the network of these three layers, from a hidden state of zeros, for every row.
+    """Return the output (R, U) of the network of these three layers for every row, from a hidden state of zeros.
 
-    A pass goes back once, or `RuntimeError` is raised. Memory of `scratch` is kept for a pass until it has gone back;
-    passes in between take memory of their own. No gradient may come from rows that nobody asks for.
+    A pass has one backward pass; a second one raises `RuntimeError`. A pass keeps the memory of `scratch` until its
+    backward pass; passes in between use memory of their own. Rows whose outputs are not used (`AgentInputs.asked`) must
+    have no gradient.
 
     Args:
-        inputs: of a packed batch.
+        inputs: inputs of a packed batch.
         n_agents: A.
         embed: the first layer, of observation, last action and agent's number, the latter two one-hot.
         gru: one layer.
         head: the last layer.
-        scratch: kept memory.
+        scratch: memory to reuse.
     """
     if inputs.picks.is_cuda or not inputs.compiled:
         return agent_values_by_torch(inputs, n_agents, embed, gru, head)
@@ -114,9 +116,9 @@ def agent_values(
 
 
 def agent_values_by_torch(inputs: AgentInputs, n_agents: int, embed: nn.Linear, gru: nn.GRU, head: nn.Linear) -> Tensor:
-    """Do as `agent_values` with inputs of one part, by operations of torch, which on a GPU are cuDNN's.
+    """Return what `agent_values` returns, for inputs of one part, by operations of torch (cuDNN on a GPU).
 
-    This is the reference of the compiled loops. Rows that nobody asks for have other values.
+    This is the reference for the compiled loops. Rows whose outputs are not used (`asked`) have other values here.
     """
     (living,) = inputs.living
     w, table = pair_table(embed, living.obs.shape[1], n_agents)
@@ -128,8 +130,8 @@ def agent_values_by_torch(inputs: AgentInputs, n_agents: int, embed: nn.Linear, 
 def pair_table(embed: nn.Linear, obs_size: int, n_agents: int) -> tuple[Tensor, Tensor]:
     """Return the weights of the observation (H, O), and a row for each pair of last action and agent (P, H).
 
-    A product with a one-hot vector picks a column of the weights, so columns are picked: one for each pair of last
-    action (-1, the first, for none) and agent, agents innermost, with the bias already in it.
+    A product with a one-hot vector picks a column of the weights. So columns are picked here: one for each pair of last
+    action (first -1, for none) and agent, agents innermost, with the bias included.
     """
     of_obs, of_action, of_agent = embed.weight.tensor_split([obs_size, embed.in_features - n_agents], dim=1)
     of_action = torch.nn.functional.pad(of_action, (1, 0)).t()

@@ -1,4 +1,4 @@
-"""Learning algorithms by name: an experiment chooses and configures one, and torch is imported where it learns."""
+"""Learning algorithms by name: an experiment chooses and configures one; torch is imported only where it learns."""
 
 import inspect
 import pkgutil
@@ -21,18 +21,18 @@ from orchestra import UsageError, code_file, did_you_mean, import_file
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """A learning algorithm with its options: what makes the policy that learns, and the policies that act.
+    """A learning algorithm with its options: the factories of the learning policy and of the acting policies.
 
-    All processes of a run import the experiment that names it, and only the learner needs torch. `learner` is the
+    All processes of a run import the experiment that names it; only the learner needs torch. `learner` is the
     factory for a Trainer, `acting` the one for a Worker.
 
     Args:
         policy: the class of the policy that learns, or "module:name" of one that is imported when it is called.
-        acting_side: makes the policy that acts, given the spec and `options`. None if the policy that learns does: then
-            each worker imports it.
+        acting_side: makes the acting policy from the spec and `options`. None if the learning policy also acts: each
+            worker then imports it.
         options: keywords of `policy`.
-        own_flags: whether the keyword-only parameters of the class are its flags, as those of a class in a file are.
-            Otherwise the experiment has the flags.
+        own_flags: True if the keyword-only parameters of the class are its flags, as for a class in a file. Otherwise
+            the experiment has the flags.
     """
 
     policy: str | Callable[..., Policy]
@@ -50,11 +50,11 @@ class Algorithm:
 
         Args:
             policy: the class.
-            shared: options that a class gets if it passes further keywords on, as a subclass of ours does.
+            shared: options for a class that passes further keywords on, as a subclass of one of this package does.
             chosen: options of its own.
         """
         ours = f"{policy.__module__}:{policy.__qualname__}"
-        # One of ours stays a name, so that a worker that receives it does not import torch.
+        # A class of this package stays a name, so that a worker that receives it does not import torch.
         known = next((each for each in ALGORITHMS.values() if each.own_flags and each.policy == ours), cls(policy))
         return known.configured(**(shared if passes_on(policy) else {}), **chosen)
 
@@ -87,7 +87,7 @@ class Algorithm:
         return schema if segment_length is None else schema.limited(min(segment_length, schema.limit))
 
     def acting(self, spec: EnvSpec, *, seed: int) -> ActingPolicy:
-        """Make a policy that acts. `seed` has an effect only where that is the one that learns."""
+        """Make a policy that acts. `seed` has an effect only if the learning policy acts."""
         if self.acting_side is None:
             return self.learner(spec, seed=seed)
         return self.acting_side(spec, self.options)
@@ -124,7 +124,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 
 
 def passes_on(policy: type[Policy]) -> bool:
-    """Return whether a class takes further keywords, as a subclass of ours does that hands them to it."""
+    """Return whether a class takes further keywords, as a subclass does that passes them to its base class."""
     return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(policy).parameters.values())
 
 
@@ -151,7 +151,7 @@ def named(algorithm: str | type[Policy]) -> str:
 def class_of(algorithm: str | type[Policy]) -> type[Policy] | None:
     """Return the class whose options are flags: that of a file, or of one of `ALGORITHMS` with `own_flags`.
 
-    It is None for other names of `ALGORITHMS`, and for what `named` refuses.
+    Return None for other names of `ALGORITHMS`, and for values that `named` refuses.
 
     Raises:
         UsageError: there is no such file or no such class in it, or the class is no `Policy`.
@@ -159,7 +159,7 @@ def class_of(algorithm: str | type[Policy]) -> type[Policy] | None:
     try:
         known = named(algorithm)
     except ValueError:
-        return None  # the flag says what is wrong
+        return None  # the error of the flag explains it
     if known in ALGORITHMS:
         ours = ALGORITHMS[known]
         found = pkgutil.resolve_name(ours.policy) if ours.own_flags and isinstance(ours.policy, str) else None
@@ -175,7 +175,7 @@ def class_of(algorithm: str | type[Policy]) -> type[Policy] | None:
 
 
 def prepare() -> None:
-    """Compile the loops of a gradient step ahead of time, as `kernel.prepare` does, which this imports."""
+    """Compile the loops of a gradient step ahead of time: import `kernel`, and call its `prepare`."""
     from components.policies import kernel
 
     kernel.prepare()

@@ -24,7 +24,7 @@ class EpisodeBatch:
         terminated: (E,) bool, true where the last frame ends the episode and has no value.
         weights: (E,) float32, importance weights of prioritised sampling; ones otherwise.
         truncated: (E,) bool, true where the episode was cut after the last frame, which has a value. By default all
-            segments that are not `terminated` are: whole episodes.
+            segments that are not `terminated`, as for whole episodes.
         versions: (E, T) int32, version of the parameters of each step; None where they are unknown.
         fields: the fields of the experience schema by name: (E, T+1, …) of frames, (E, T, …) of steps, (E, …) of
             segments.
@@ -97,7 +97,7 @@ class EpisodeBatch:
         return len(self.lengths)
 
     def select(self, segments: NDArray[np.bool_]) -> "EpisodeBatch":
-        """Return a batch of some segments, (E,) bool, with the padding that they have."""
+        """Return a batch of the chosen segments, (E,) bool; the padding stays."""
         return EpisodeBatch(**{name: array[segments] for name, array in self.arrays().items()})
 
     def staleness(self, version: int) -> NDArray[np.int64]:
@@ -130,18 +130,18 @@ class Policy(ActingPolicy):
     """
 
     on_policy: ClassVar[bool] = False
-    """True if it learns from each segment once, and from those of its present version."""
+    """True if it learns from each segment once, while the segment is of its present version."""
     rollout_length: ClassVar[int | None] = None
-    """Steps of each environment for an update, by default, if it learns in rounds of as many steps of each. None if its
-    batches are of a number of segments."""
+    """Default number of steps of each environment per update, if it learns in rounds of steps. None if its batches have
+    a fixed number of segments."""
     max_staleness: ClassVar[int | None] = None
-    """Largest policy lag, in versions, of a segment's steps from which it learns; None for any. The Trainer leaves out
-    and counts segments with an older step."""
+    """Largest policy lag, in versions, of the steps from which it learns; None for any. The Trainer leaves out segments
+    with an older step, and counts them."""
     uses_epsilon: ClassVar[bool] = True
     """False if actions of training are drawn from the policy's distribution, whatever the exploration rate is."""
 
     def prepare(self) -> None:  # a policy may have nothing to prepare
-        """Allocate and compile for learning. A learner calls this once, before its first batch."""
+        """Allocate memory and compile for learning. A learner calls this once, before its first batch."""
 
     @abstractmethod
     def learn(self, batch: EpisodeBatch) -> TrainStepResult:
@@ -150,8 +150,8 @@ class Policy(ActingPolicy):
     def log_prob(self, batch: EpisodeBatch) -> NDArray[np.float32] | None:
         """Return the log-probabilities (E, T, A) of the actions of `batch` under the present parameters.
 
-        Those of recurrent policies follow from the carried hidden state. Padding may have any values. None, as here, if
-        the policy does not say any.
+        Recurrent policies compute them with the carried hidden state. Padding may have any values. None, as here, if
+        the policy does not compute any.
         """
         return None
 
@@ -161,7 +161,7 @@ class Policy(ActingPolicy):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` of an equal policy returned.
+        """Load a state from `state_dict` of an equal policy.
 
         Raises:
             ValueError: names or shapes differ; the policy is unchanged then.

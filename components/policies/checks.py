@@ -1,4 +1,4 @@
-"""A check of experience against the policy that says to have made it."""
+"""A check of experience against the policy of its recorded version."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ from components.experience import SchemaMismatch
 from components.policies.base import EpisodeBatch, Policy
 
 TOLERANCE = 1e-5
-"""Largest difference of log-probabilities: acting and learning may round differently, one row at a time or many."""
+"""Largest difference of log-probabilities: with one row at a time or many, rounding may differ."""
 
 
 def check_log_prob(policy: Policy, batch: EpisodeBatch, version: int, tolerance: float = TOLERANCE) -> int:
-    """Compare the field `log_prob` with what the policy says, in segments all of whose steps are of its version.
+    """Compare the field `log_prob` with the policy, in segments whose steps are all of its version.
 
     Args:
-        policy: with the parameters of `version`.
+        policy: the policy, with the parameters of `version`.
         batch: experience of any versions.
-        version: of the parameters.
+        version: version of the parameters.
         tolerance: largest difference, absolute; relative for log-probabilities beyond 1.
 
     Returns:
@@ -23,7 +23,7 @@ def check_log_prob(policy: Policy, batch: EpisodeBatch, version: int, tolerance:
 
     Raises:
         SchemaMismatch: a log-probability differs. The text names the segment, the step and the agent.
-        TypeError: the policy does not say log-probabilities.
+        TypeError: the policy does not compute log-probabilities.
     """
     if batch.versions is None:
         return 0

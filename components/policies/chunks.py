@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 class Chunks:
     """Runs of consecutive steps of one agent, in the order of their place in the segment: all first chunks first."""
 
-    rows: NDArray[np.int64]  # (L, C): of each step; where a chunk is shorter than L, its last row again
+    rows: NDArray[np.int64]  # (L, C): of each step; a chunk shorter than L repeats its last row
     real: NDArray[np.bool_]  # (L, C)
     segment: NDArray[np.int64]  # (C,)
     agent: NDArray[np.int64]  # (C,)
-    bounds: NDArray[np.int64]  # chunks with number k of their segment are `bounds[k]` to `bounds[k + 1]`
+    bounds: NDArray[np.int64]  # k-th chunks of their segments are `bounds[k]` to `bounds[k + 1]`
 
     @classmethod
     def of(cls, lengths: NDArray[np.integer[Any]], n_agents: int, chunk_length: int) -> "Chunks":

@@ -1,4 +1,4 @@
-"""The losses of PPO (Schulman et al. 2017), of each sample; and the figures by which an update is judged."""
+"""The losses of PPO (Schulman et al. 2017) of each sample, and figures for judging an update."""
 
 import torch
 from torch import Tensor
@@ -14,10 +14,10 @@ def value_loss(value: Tensor, old: Tensor, target: Tensor, clip: float | None, h
     """Return the error of each value: e²/2, or Huber's, linear beyond ±`huber`.
 
     Args:
-        value: of the network.
-        old: as it was when acting.
+        value: value by the network.
+        old: value when acting.
         target: return, in the units of the values.
-        clip: the worse error counts, of the value and of one that moves at most so far from `old`; None for no clip.
+        clip: largest change from `old`: the larger error of the value and of the clipped value counts. None: no clip.
         huber: where Huber's loss becomes linear; None for the squared error.
     """
     found = _error(target - value, huber)
@@ -40,7 +40,7 @@ def mean_over(loss: Tensor, weights: Tensor) -> Tensor:
 def divergence(log_prob: Tensor, old: Tensor, weights: Tensor, clip: float) -> tuple[float, float]:
     """Return an estimate of the KL divergence of the new policy from the old, and the share of clipped ratios.
 
-    The estimate is the mean of (r - 1) - log r: without bias, never negative, and of little variance.
+    The estimate is the mean of (r - 1) - log r, which is unbiased, never negative, and has a low variance.
     """
     change = log_prob - old
     ratio = change.exp()

@@ -1,4 +1,4 @@
-"""Counterfactual multi-agent policy gradients (Foerster et al. 2018): a central critic tells each agent its own share.
+"""Counterfactual multi-agent policy gradients (Foerster et al. 2018): a central critic credits each agent's action.
 
 Sizes: E episodes, N steps and F = N + E frames of all of them, A agents, U actions, O observation size, S state size.
 """
@@ -22,7 +22,7 @@ from components.policies.recurrent import PackedSteps, RecurrentPolicy
 
 
 class CentralCritic(nn.Module):
-    """The value of each action of an agent, given the state and what all others do (Fig. 1 of the paper).
+    """The value of each action of an agent, given the state and the actions of all others (Fig. 1 of the paper).
 
     Its input is the state, the agent's observation, the actions of the *other* agents, the last actions of all, and the
     agent's number, actions one-hot; two hidden layers with ReLU, then a value for each of the agent's own actions.
@@ -43,11 +43,11 @@ class CentralCritic(nn.Module):
         Args:
             state: (R, S).
             obs: (R, A, O).
-            actions: (R, A), what all agents do.
-            last_actions: (R, A), what all did before; -1 at the start of an episode.
+            actions: (R, A), the actions of all agents.
+            last_actions: (R, A), the actions of all in the step before; -1 at the start of an episode.
 
-        A product with one-hot vectors is a sum of columns of the weights, so columns are picked and summed; those of an
-        agent's own action are taken away again from the sum over all.
+        A product with one-hot vectors is a sum of columns of the weights, so columns are picked and summed. The column
+        of an agent's own action is subtracted from the sum over all.
         """
         of_state, of_obs, of_joint, of_last, of_agent = torch.split(self.first.weight, self._sizes, dim=1)
         agents = torch.arange(self.n_agents, device=obs.device)
@@ -73,22 +73,22 @@ class Counterfactuals:
 
 
 class Coma(RecurrentPolicy):
-    """Actors that share a recurrent network, and a central critic whose counterfactual baseline tells who did what.
+    """Actors that share a recurrent network, and a central critic with a counterfactual baseline for each agent.
 
     The advantage of agent a is Q(s, u) - Σ_u' π(u') Q(s, (u_-a, u')): the value of its action minus the
     mean value of its policy, with the actions of the others fixed (Eq. 4). The critic is regressed on TD(λ) returns of
-    a target critic, walking back in time as the authors do. Both learn from data of the current policy only: a batch
+    a target critic, backwards in time as the authors do. Both learn from data of the current policy only: a batch
     is sampled once.
 
-    While training, an action is drawn from (1 - ε) softmax + ε / available, and the gradient is of that very mixture;
-    with ε = 0 it is the most probable one.
+    In training, an action is drawn from the mixture (1 - ε) softmax + ε / available, and the gradient is that of the
+    mixture. With ε = 0 the most probable action is chosen.
 
     Args:
         spec: sizes of the environment.
         critic_size: units of each hidden layer of the critic; 128 in PyMARL.
         critic_learning_rate: of the critic; 5e-4.
-        critic_steps: gradient steps of the critic for one of the actors: the batch is cut into so many spans of time,
-            the last first. PyMARL makes one for every time step.
+        critic_steps: gradient steps of the critic per gradient step of the actors: the batch is cut into as many spans
+            of time, and the last span comes first. PyMARL makes one step for every time step.
         **options: as `Options`. `learning_rate` is that of the actors, `td_lambda` (0.8) of the critic's targets, and
             `target_update_interval` counts gradient steps of the critic.
 
@@ -174,10 +174,10 @@ class Coma(RecurrentPolicy):
         packing, actions, n_episodes = steps.packing, steps.actions, steps.n_episodes
         epsilon = np.zeros(n_episodes, np.float32) if batch.epsilon is None else batch.epsilon
         obs = self._gather("obs", batch.obs, packing, torch.float32).to(self._dtype)
-        # Step k arrives at frame k + E: there its action is the last one.
+        # Step k arrives at frame k + E; its action is the last action there.
         last_actions = torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions])
         with torch.no_grad():
-            # The last frame has no action; a truncated episode is continued with the most probable one.
+            # The last frame has no action; for a truncated episode the most probable one is taken.
             frame_actions = steps.best(self.agent.values(steps.inputs)).squeeze(2)
             frame_actions[steps.departs] = actions
             values = self.target_critic(steps.state, obs, frame_actions, last_actions)
@@ -202,7 +202,7 @@ class Coma(RecurrentPolicy):
     def actor_loss(self, data: Counterfactuals, chances: Tensor, advantage: Tensor) -> Tensor:
         """Return minus the mean of log π(u) times the `advantage` (N, A): Eq. 7 of the paper, as a loss."""
         taken = chances.gather(2, data.steps.actions.unsqueeze(2)).squeeze(2)
-        # Without exploration a chance may round to 0 by the time that its action is learnt from.
+        # Without exploration the probability of a taken action may be rounded to 0 by now.
         taken = taken.clamp(min=torch.finfo(taken.dtype).tiny)
         return -(data.steps.weights * advantage * taken.log()).sum() / advantage.numel()
 
@@ -214,7 +214,7 @@ class Coma(RecurrentPolicy):
         return (data.steps.weights[rows] * error.square()).sum() / error.numel(), values.detach()
 
     def _learn_critic(self, data: Counterfactuals) -> tuple[Tensor, float, float]:
-        """Walk back in time over `critic_steps` spans; return the values (N, A, U) as each span found them."""
+        """Learn from `critic_steps` spans, the last first; return the values (N, A, U), each before its span's step."""
         n_steps = len(data.target)
         bounds = [n_steps * i // self.critic_steps for i in range(self.critic_steps + 1)]
         values = torch.empty(n_steps, self.spec.n_agents, self.spec.n_actions, dtype=self._dtype, device=self._device)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def gpus_of(device: str) -> int:
-    """Return the GPUs that a host must have for `device`; 0 for the CPU.
+    """Return the number of GPUs that a host must have for `device`; 0 for the CPU.
 
     Raises:
         UsageError: `device` is not "cpu", "cuda" or "cuda:N".
@@ -46,7 +46,7 @@ def require(device: str) -> None:
 
 
 def advice() -> str | None:
-    """Return what to say about a torch that brings libraries for GPUs to a machine without one, else None."""
+    """Return a hint if torch has libraries for GPUs and this machine has no GPU, else None."""
     import torch
 
     if torch.version.cuda is None or torch.cuda.is_available():
@@ -61,7 +61,7 @@ def opened(device: str) -> "torch.device":
     """Return a device on which the same seed gives the same numbers.
 
     On a GPU this changes the whole process: cuBLAS and cuDNN get workspaces of a fixed size, and operations that sum in
-    an undefined order are replaced by deterministic ones. Products of GRUs are of whole float32 numbers, not of TF32.
+    an undefined order are replaced by deterministic ones. Products of GRUs use full float32, not TF32.
     """
     import torch
 
@@ -69,7 +69,7 @@ def opened(device: str) -> "torch.device":
     if found.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        # Nothing here reads what it has not written.
+        # No code here reads memory that it has not written.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch's
         torch.backends.cudnn.allow_tf32 = False
     return found

@@ -1,6 +1,6 @@
-"""Distributions of actions by torch: how probable the actions of a batch are, and how random the policy is.
+"""Distributions of actions by torch: log-probabilities of the actions of a batch, and entropies.
 
-`Choice` draws them by NumPy. Letters in shapes: R rows, U logits, D dimensions of a continuous action.
+`Choice` draws actions by NumPy. Letters in shapes: R rows, U logits, D dimensions of a continuous action.
 """
 
 import math
@@ -18,7 +18,7 @@ class Distribution(Protocol):
     """A distribution of the actions of R rows."""
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the log-probability, or its density, of each row's action, (R,)."""
+        """Return the log-probability, or log-density, of each row's action, (R,)."""
         ...
 
     def entropy(self) -> Tensor:
@@ -31,8 +31,8 @@ class Categorical:
 
     Args:
         logits: (R, U), of all choices side by side.
-        n_values: numbers to choose from, of each choice.
-        available: (R, U), where there is one choice: the others have probability 0, and their logits no gradient.
+        n_values: number of values of each choice.
+        available: (R, U), for a single choice: unavailable actions have probability 0, and their logits no gradient.
     """
 
     def __init__(self, logits: Tensor, n_values: tuple[int, ...], available: Tensor | None = None) -> None:
@@ -51,7 +51,7 @@ class Categorical:
 
 
 class Gaussian:
-    """Independent normal distributions; the environment clips what is drawn, the learner sees it as drawn.
+    """Independent normal distributions; the environment clips the drawn actions, the learner uses them unclipped.
 
     Args:
         mean: (R, D).
@@ -70,10 +70,10 @@ class Gaussian:
 
 
 class Squashed:
-    """Normal distributions of u, of which tanh(u), scaled, is done; the learner sees u, so that no digit is lost.
+    """Normal distributions of u; the action is tanh(u), scaled. The learner uses u, so that no digit is lost.
 
     Args:
-        mean: (R, D), of u.
+        mean: (R, D), mean of u.
         log_sd: (D,).
         scale: (D,), half the width of each action's range.
     """
@@ -86,5 +86,5 @@ class Squashed:
         return self._normal.log_prob(actions) - slope.sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return that of u, an upper bound up to the scale: the entropy of tanh(u) has no closed form."""
+        """Return the entropy of u, an upper bound up to the scale: the entropy of tanh(u) has no closed form."""
         return self._normal.entropy()

@@ -1,4 +1,4 @@
-"""How far one policy is from another on the same inputs: Kullback-Leibler divergence, or share of other greedy choices.
+"""Divergence of two policies on the same inputs: Kullback-Leibler divergence, or share of different greedy choices.
 
 Shapes: K inputs, A agents, U actions, D dimensions of a continuous action.
 """
@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Outputs: TypeAlias = Mapping[str, NDArray[Any]]
-"""What decides the actions of a policy. `logits` (K, A, U) of a discrete action; `logits/NAME` for each further part of
-it that is drawn independently. `mean` and `log_std` (K, A, D) of a Gaussian. A policy that acts by values of actions
-gives these values as logits: it is taken for a softmax of temperature 1."""
+"""Outputs that decide the actions of a policy. `logits` (K, A, U) of a discrete action; `logits/NAME` for each further
+part of it that is drawn independently. `mean` and `log_std` (K, A, D) of a Gaussian. A policy that acts by values of
+actions gives these values as logits: it is treated as a softmax of temperature 1."""
 Measure: TypeAlias = Literal["kl", "greedy"]
 """`kl`: Σ_a p(a) log(p(a) / q(a)), in nats. `greedy`: 1 where the most probable actions differ, else 0."""
 
 
 def packed(outputs: Outputs, available: NDArray[np.bool_] | None = None) -> dict[str, NDArray[Any]]:
-    """Return outputs as they travel in a digest: log-probabilities in float16, Gaussians in float32.
+    """Return outputs in the form of a digest: log-probabilities in float16, Gaussians in float32.
 
     Probabilities near 1 have logarithms near 0, where float16 is finest. An action that is not available has 0.
 
     Args:
         outputs: of a policy.
-        available: (K, A, U), which actions are; None if all are. It belongs to `logits`.
+        available: (K, A, U), mask of available actions; None if all are. It applies to `logits`.
 
     Raises:
         ValueError: the outputs are neither logits nor a Gaussian, or not finite.
@@ -57,14 +57,14 @@ def divergences(
 ) -> NDArray[np.float64]:
     """Return the divergence of `own` against `other` for each input and agent, (K, A), in float64.
 
-    That of independent parts and dimensions is the sum of theirs. The order matters: `own` acts, and its probabilities
-    weigh.
+    The KL divergence of independent parts and dimensions is the sum over them; `greedy` is 1 if any part differs. The
+    order matters: `own` acts, and its probabilities are the weights.
 
     Args:
         own: outputs of the policy that acts, packed or not.
         other: outputs of the policy that it is compared with.
-        available: (K, A, U), which actions are; None if all are. It belongs to `logits`.
-        measure: of the difference. `greedy` compares discrete actions alone.
+        available: (K, A, U), mask of available actions; None if all are. It applies to `logits`.
+        measure: measure of the difference. `greedy` compares only discrete actions.
 
     Raises:
         ValueError: the outputs of the two differ in their names or shapes, or `measure` does not suit them.
@@ -83,7 +83,7 @@ def divergences(
         if measure == "greedy":
             parts.append((p.argmax(-1) != q.argmax(-1)).astype(np.float64))
         else:
-            with np.errstate(invalid="ignore"):  # -inf less -inf, where neither takes the action
+            with np.errstate(invalid="ignore"):  # -inf - -inf, where neither policy takes the action
                 terms = np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q))
             parts.append(terms.sum(-1))
     return np.asarray(np.maximum.reduce(parts) if measure == "greedy" else np.sum(parts, axis=0), np.float64)
@@ -103,7 +103,7 @@ def mean_divergence(
         own: as in `divergences`.
         other: as in `divergences`.
         available: as in `divergences`. An agent with one action or none has no choice.
-        alive: (K, A), which agents are alive; None if all are.
+        alive: (K, A), mask of living agents; None if all are alive.
         measure: as in `divergences`.
 
     Raises:

@@ -2,8 +2,8 @@
 
     orchestra run train --env gymnasium:CartPole-v1 --algorithm dqn --segment-length 1
 
-It learns from steps, whatever segments they come in: `--segment-length 1` draws each step of the replay buffer apart,
-as the paper does. Several agents share the network and learn each for itself.
+It learns from steps, for any length of segments: with `--segment-length 1` each step of the replay buffer is drawn
+independently, as in the paper. Several agents share the network, and each learns independently.
 
 Letters in shapes: E segments, T steps, A agents, O observation size, U actions, N real steps of a batch.
 """

@@ -10,11 +10,11 @@ Frames = TypeVar("Frames", Tensor, PackedSequence)
 
 
 def unrolled(gru: nn.GRU, x: Frames, hidden: Tensor | None = None) -> tuple[Frames, Tensor]:
-    """Return the hidden states after each step of `x`, and those after the last, as `gru` does.
+    """Return the result of `gru`: the hidden states after each step of `x`, and those after the last step.
 
     Args:
-        gru: one layer, whose weights lie in one tensor with those of other layers. cuDNN copies them at each call,
-            which takes microseconds, and torch warns of it, which this function silences.
+        gru: one layer, whose weights lie in one tensor with those of other layers. So cuDNN copies them at each call,
+            which takes microseconds; this function suppresses torch's warning about it.
         x: (T, B, I), or packed.
         hidden: (1, B, H) before the first step; None for zeros.
     """

@@ -1,9 +1,9 @@
 """Hierarchical QMIX: an agent chooses a sub-task every few steps, and in each step an action of its sub-task.
 
-Both levels are mixed to values of the team and learn together, from the same episodes. As in RODE (Wang et al. 2021)
-the upper level chooses among subsets of the actions every c steps, and both levels have a mixing network; here the
-subsets are the environment's (`EnvSpec.subtasks`). All processes of a run import this class, whose parameters are
-flags; torch is imported by a policy that is made.
+The values of both levels are mixed to values of the team, and both levels learn together from the same episodes. As in
+RODE (Wang et al. 2021) the upper level chooses among subsets of the actions every c steps, and both levels have a
+mixing network; here the subsets are the environment's (`EnvSpec.subtasks`). All processes of a run import this class
+for its parameters, which are flags; torch is imported when a policy is made.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Acting on two levels by NumPy alone: every c steps an agent chooses a sub-task, in each step an action of it.
+"""Acting on two levels by NumPy alone: an agent chooses a sub-task every c steps, and in each step an action of it.
 
 Letters in shapes: n copies, A agents, S sub-tasks, U actions, V outputs of the network, H hidden units.
 """
@@ -28,11 +28,11 @@ Upper = Literal["learned", "random"]
 
 @dataclass(frozen=True)
 class Levels:
-    """Where the values of both levels are among the outputs of one recurrent network, which all agents share.
+    """Layout of the values of both levels in the outputs of one recurrent network, which all agents share.
 
-    The first S outputs are values of the sub-tasks. Then each sub-task has values of its actions: one for each, or,
-    factored, one for each index of each axis of `EnvSpec.action_grid`, whose sum is the action's value (Tavakoli et al.
-    2018). So the sub-tasks share their history's encoding, as the roles of RODE (Wang et al. 2021) do.
+    The first S outputs are values of the sub-tasks. Then each sub-task has values of its actions: one for each action,
+    or, if factored, one for each index of each axis of `EnvSpec.action_grid`; their sum is the action's value (Tavakoli
+    et al. 2018). So all sub-tasks share one encoding of the history, as the roles of RODE (Wang et al. 2021) do.
 
     Raises:
         UsageError: the environment names no sub-tasks, has no such grid, or is not a team with discrete actions.
@@ -42,7 +42,7 @@ class Levels:
     subtask_steps: int
     """c."""
     factored: bool
-    """Whether values of actions are sums over their parts; without effect where they have none."""
+    """True if values of actions are sums over their parts; no effect if actions have no parts."""
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -68,12 +68,12 @@ class Levels:
 
     @cached_property
     def network_spec(self) -> EnvSpec:
-        """The environment as the network has it, with V "actions"."""
+        """The environment as seen by the network, with V "actions"."""
         return replace(self.spec, n_actions=self.n_subtasks * (1 + sum(self.grid)))
 
     @cached_property
     def members(self) -> NDArray[np.bool_]:
-        """(S, U), which actions each sub-task has."""
+        """(S, U), mask of the actions of each sub-task."""
         members = np.zeros((self.n_subtasks, self.spec.n_actions), np.bool_)
         for row, task in zip(members, self.spec.subtasks, strict=True):
             row[list(task.actions)] = True
@@ -89,7 +89,7 @@ class Levels:
         return np.asarray(first[:, None, None] + within)
 
     def offered(self, available: NDArray[np.bool_], subtasks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return the available actions (…, U) of each agent's sub-task; all available ones where it has none of them.
+        """Return the available actions (…, U) of each agent's sub-task; all available ones if it has none of them.
 
         Args:
             available: (…, U).
@@ -99,24 +99,24 @@ class Levels:
         return np.where(offered.any(-1, keepdims=True), offered, available)
 
     def done(self, subtasks: NDArray[np.int64], actions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what the network is told of a step afterwards: the output of the last part of its action, or -1."""
+        """Return the network's input for the last action: the output number of the action's last part, or -1."""
         return np.where(actions < 0, -1, self.parts[subtasks, actions, -1])
 
     @property
     def fields(self) -> dict[str, FieldSpec]:
-        """The fields of a transition: beside ε, the sub-task of each agent."""
+        """The policy's fields of a transition: ε, and the sub-task of each agent."""
         return {**EPSILON, "subtask": FieldSpec((), "int64", "step", agents=True, n_values=(self.n_subtasks,))}
 
 
 class HierarchicalActing(ActingPolicy):
     """Acts ε-greedily on both levels. Its recurrent state has two more numbers: the sub-task, and its age in steps.
 
-    All agents choose a sub-task in the first step of an episode and every c steps from there.
+    All agents choose a sub-task in the first step of an episode, and then every c steps.
 
     Args:
         levels: as the learner's.
         hidden_size: H.
-        upper: "random" draws sub-tasks uniformly, whatever ε is.
+        upper: "random" draws sub-tasks uniformly, for any ε.
     """
 
     probe_frames = RECURRENT_PROBE_FRAMES
@@ -155,7 +155,7 @@ class HierarchicalActing(ActingPolicy):
     def outputs(
         self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
     ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
-        """Return the values of all actions in the sub-task of each agent. Where one begins, it is the greedy one."""
+        """Return the values of all actions in each agent's sub-task. A sub-task that begins is the greedy one."""
         said, after = self._said(frames, last_actions, hidden)
         _, q, state = self._lower(said, after, said[..., : self.levels.n_subtasks].argmax(-1), hidden)
         return {"logits": q}, state
@@ -180,7 +180,7 @@ class HierarchicalActing(ActingPolicy):
         Args:
             said: outputs of the network.
             after: its next state.
-            chosen: (n, A), the sub-tasks that begin where the one before has ended.
+            chosen: (n, A), new sub-tasks, used where the previous one has ended.
             hidden: the recurrent state before the step.
         """
         levels, age = self.levels, hidden[..., -1]

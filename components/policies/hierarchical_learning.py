@@ -29,10 +29,10 @@ Mixing = Literal["qmix", "vdn"]
 
 
 def by_part(values: Tensor, grid: Sequence[int]) -> Tensor:
-    """Return the values (…, U) of actions, each the sum of one value (…, ΣG) of each of its parts.
+    """Return the values (…, U) of actions: the value of an action is the sum of one value of each of its parts.
 
     Args:
-        values: of the indices of each part, one part after the other.
+        values: (…, ΣG), values of the indices of each part, one part after the other.
         grid: G, sizes of the parts. An action is their row-major index.
     """
     total, *others = torch.split(values, list(grid), dim=-1)
@@ -42,9 +42,9 @@ def by_part(values: Tensor, grid: Sequence[int]) -> Tensor:
 
 
 def _sums(said: Tensor, frames: Tensor, outputs: Tensor) -> Tensor:
-    """Return the sums (N, A) of these outputs (N, A, m) of the network in these frames (N,).
+    """Return the sums (N, A) of the network's outputs number `outputs` (N, A, m) in `frames` (N,).
 
-    One flat `gather` of few numbers out of `said` (F, A, V): going back, it copies none of the rows.
+    It is one flat `gather` of few numbers out of `said` (F, A, V), whose backward pass copies no rows.
     """
     _, n_agents, size = said.shape
     rows = frames.to(said.device)[:, None] * n_agents + torch.arange(n_agents, device=said.device)
@@ -53,7 +53,7 @@ def _sums(said: Tensor, frames: Tensor, outputs: Tensor) -> Tensor:
 
 
 class Choices:
-    """The choices of sub-tasks in a batch, M of them: episode by episode, in the order of time.
+    """The M choices of sub-tasks in a batch, episode by episode, in the order of time.
 
     Args:
         lengths: (E,), steps of each episode.
@@ -64,9 +64,9 @@ class Choices:
     def __init__(self, lengths: NDArray[np.int32], longest: int, subtask_steps: int) -> None:
         counts = -(-lengths.astype(np.int64) // subtask_steps)
         self.episode = np.repeat(np.arange(len(lengths)), counts)  # (M,)
-        self.number = np.arange(len(self.episode)) - np.repeat(np.cumsum(counts) - counts, counts)  # (M,), in each
+        self.number = np.arange(len(self.episode)) - np.repeat(np.cumsum(counts) - counts, counts)  # (M,): in each
         self.begins = self.number * subtask_steps  # (M,): the frame of the choice
-        self.ends = np.minimum(self.begins + subtask_steps, lengths[self.episode])  # (M,): of the next, or the last
+        self.ends = np.minimum(self.begins + subtask_steps, lengths[self.episode])  # (M,): next choice, or last frame
         self.is_last = self.ends == lengths[self.episode]  # (M,)
 
     def returns(
@@ -100,9 +100,9 @@ class Choices:
 class HierarchicalLearner(TwoSidedPolicy, RecurrentPolicy):  # type: ignore[override]  # the acting side's `probe_frames`
     """The learning side of `Hierq`, which describes the options.
 
-    The loss is the sum of two mean squared TD errors. The lower level's is that of QMIX, with each agent's values those
-    of its sub-task at the time. The upper level's has a term for each choice of sub-tasks, with semi-Markov returns.
-    Each level has a mixer of its own; one recurrent network has the values of both.
+    The loss is the sum of two mean squared TD errors. That of the lower level is the error of QMIX, with the values of
+    each agent's current sub-task. That of the upper level has a term for each choice of sub-tasks, with semi-Markov
+    returns. Each level has its own mixer; one recurrent network gives the values of both.
 
     Raises:
         ValueError: an option is out of its range.
@@ -218,7 +218,7 @@ class HierarchicalLearner(TwoSidedPolicy, RecurrentPolicy):  # type: ignore[over
         return self.lower_mixer(q, steps.state_t), target
 
     def _subtasks(self, batch: EpisodeBatch, steps: PackedSteps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sub-tasks of each step (N, A), and in each frame (F, A): the last frame's are those before it."""
+        """Return the sub-tasks of each step (N, A) and frame (F, A); the last frame has those of the last step."""
         subtasks = batch["subtask"].reshape(-1, self.spec.n_agents)[steps.packing.steps]
         in_frames = np.empty((len(steps.packing.frames), self.spec.n_agents), np.int64)
         in_frames[steps.n_episodes :] = subtasks

@@ -16,7 +16,7 @@ from components.policies.parallel import run_parts
 
 @dataclass(frozen=True, slots=True)
 class LivingRows:
-    """The rows of a part that see something, L of them."""
+    """The L rows of a part whose observation is not all zeros."""
 
     obs: Tensor  # (L, O)
     pairs: Tensor  # (L,): (last action + 1) * A + agent
@@ -27,18 +27,18 @@ class AgentInputs:
     """The input of every agent in every frame of a packed batch, R rows, agents innermost.
 
     The observation of a dead agent is all zeros. The layers before the GRU then depend only on the last action and the
-    agent's number alone, and there are few such pairs, P = (U + 1) * A: they are computed once, whatever the number of
-    rows. All others are living rows. Part p has the rows `bounds[p]` to `bounds[p + 1]` of each block, as far as the
-    block reaches, so whole episodes.
+    agent's number. There are few such pairs, P = (U + 1) * A, so they are computed once for any number of rows. All
+    other rows are living rows. Part p has the rows `bounds[p]` to `bounds[p + 1]` of each block, or fewer where the
+    block is shorter; so it has whole episodes.
     """
 
     living: tuple[LivingRows, ...]
-    """Of each part."""
-    picks: Tensor  # (R,): P + l of the living row l of the row's part, and its pair of any other
+    """The living rows of each part."""
+    picks: Tensor  # (R,): P + l for living row l of its part, and the pair for any other row
     blocks: NDArray[np.int64]
     """Rows at time 0, 1, 2, …; falling."""
     asked: NDArray[np.int64]
-    """Rows of each step, from the first, whose outputs are used. Outputs of the others are finite but meaningless."""
+    """Number of rows of each step, from the first, whose outputs are used. Other outputs are finite but meaningless."""
     bounds: tuple[int, ...]
     compiled: bool = True
     """True if the network's values are computed by the compiled loops, false if by operations of torch."""
@@ -55,9 +55,9 @@ class AgentInputs:
         memory: Tensor | None = None,
         compiled: bool = True,
     ) -> "AgentInputs":
-        """Gather the frames of a padded batch. Those that nobody asks for pass for frames that see nothing.
+        """Gather the frames of a padded batch. Frames whose outputs are not used are treated as all zeros.
 
-        Observations come to lie in `memory` (at least F * A, O), if there is any. If not `compiled`, NumPy gathers them
+        Observations are written to `memory` (at least F * A, O), if it is given. If not `compiled`, NumPy gathers them
         in new memory, and there is one part.
         """
         if not compiled:
@@ -67,7 +67,7 @@ class AgentInputs:
         obs = torch.empty(rows, size, dtype=torch.float32) if memory is None else memory
         pairs, picks = np.empty(rows, np.int64), np.empty(rows, np.int64)
         padded = padded.reshape(-1, n_agents, size).view()
-        padded.flags.writeable = False  # as one that came over the wire, or there would be two types to compile for
+        padded.flags.writeable = False  # as in arrays from messages; otherwise numba compiles for two types
         blocks, asked = np.asarray(packing.frame_blocks), np.asarray(packing.asked_blocks)
         bounds = packing.parted(n_parts)
         starts = np.concatenate([[0], np.cumsum(packing.frames_between(bounds))]) * n_agents
@@ -123,7 +123,7 @@ class AgentInputs:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "AgentInputs":
-        """Return it on `device`, observations as `dtype`."""
+        """Return a copy on `device`, with observations as `dtype`."""
         living = tuple(
             LivingRows(part.obs.to(device, non_blocking=True).to(dtype), part.pairs.to(device)) for part in self.living
         )

@@ -41,7 +41,7 @@ class TdLoss:
 
 
 class Iql(RecurrentPolicy):
-    """Recurrent Q-learners that share parameters, each learning from the team's reward as if it were alone.
+    """Recurrent Q-learners that share parameters; each learns independently from the team's reward.
 
     Args:
         spec: sizes of the environment.
@@ -67,7 +67,7 @@ class Iql(RecurrentPolicy):
         return {"agent": self.agent, "mixer": self.mixer}, {"agent": self.target_agent, "mixer": self.target_mixer}
 
     def _make_mixer(self) -> nn.Module:
-        """Return what makes (N, M) values of the agents' (N, A) ones, given the states (N, S)."""
+        """Return the module that turns values of agents (N, A) into values (N, M), given the states (N, S)."""
         return Unmixed()
 
     # Learning -------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Iql(RecurrentPolicy):
         return result
 
     def _gradient(self, batch: EpisodeBatch) -> TdSums | None:
-        """Fill the optimiser's gradient with that of `batch`; None if operations that torch records have to."""
+        """Compute the gradient of `batch` into that of the optimiser; None if torch's autograd must compute it."""
         out, parts, graph = self._optimizers["all"].gradient, self._td_parts, self._td_graph
         if parts is None and graph is None:
             return None
@@ -107,7 +107,7 @@ class Iql(RecurrentPolicy):
 
     @cached_property
     def _td_parts(self) -> TdParts | None:
-        """What computes the gradient on a CPU."""
+        """The computation of the gradient on a CPU, if it is used."""
         mixing = self._mixing()
         if mixing is None or not self._plain or not self.options.compiled or self._device.type != "cpu":
             return None
@@ -116,7 +116,7 @@ class Iql(RecurrentPolicy):
 
     @cached_property
     def _td_graph(self) -> TdGraph | None:
-        """What computes the gradient on a GPU."""
+        """The computation of the gradient on a GPU, if it is used."""
         if self._mixing() is None or not self._plain or self.options.kernels == "torch" or self._device.type != "cuda":
             return None
         return self._make_td_graph()
@@ -129,13 +129,13 @@ class Iql(RecurrentPolicy):
 
     @property
     def _plain(self) -> bool:
-        """False if torch has to record the loss: another one than that of this class, or one of frozen parameters."""
+        """False if autograd must compute the gradient: the loss is not that of this class, or parameters are frozen."""
         kind = type(self)
         own = all(getattr(kind, name) is getattr(Iql, name) for name in ("td_loss", "values", "targets", "prepared"))
         return own and self._optimizers["all"].learns_all
 
     def _mixing(self) -> int | None:
-        """Return how `kernel.td_part` mixes as `mixer` does; None if it cannot."""
+        """Return the mode of `kernel.td_part` that mixes like `mixer`; None if there is none."""
         return kernel.UNMIXED if type(self.mixer) is Unmixed else None
 
     def td_loss(self, batch: EpisodeBatch) -> TdLoss:
@@ -158,7 +158,7 @@ class Iql(RecurrentPolicy):
         return TdLoss(loss, q_taken, target, steps.packing)
 
     def values(self, agent: RecurrentAgent, steps: PackedSteps) -> Tensor:
-        """Return what `agent` says of each action in every frame, (F, A, U): whole episodes in one unroll."""
+        """Return the values that `agent` gives each action in every frame, (F, A, U): whole episodes in one unroll."""
         return agent.values(steps.inputs)
 
 

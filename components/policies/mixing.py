@@ -16,11 +16,11 @@ from components.policies.kernel.product import GROUP, ROWS, padded
 from components.policies.parallel import run_parts, summed
 
 GROUPS_OF_A_PART = 5
-"""Of GROUP steps each; so many steps are worth a thread."""
+"""Groups, of GROUP steps each, that make a part: the least work worth a thread of its own."""
 
 
 class Mixing(torch.autograd.Function):
-    """`MonotonicMixer.by_torch`, and its gradients but that of the state."""
+    """The operation `MonotonicMixer.by_torch` with its gradients, except the gradient of the state."""
 
     @staticmethod
     def forward(
@@ -28,7 +28,7 @@ class Mixing(torch.autograd.Function):
         keeps: bool,
         q: Tensor,  # (N, A)
         state: Tensor,  # (N, S)
-        w_first: Tensor,  # (2K + 2M, S): of what W_1, w_2 and v are made of, and of b_1
+        w_first: Tensor,  # (2K + 2M, S): for the inputs of W_1, w_2 and v, and for b_1
         b_first: Tensor,
         w_w_1: Tensor,  # (A * M, K)
         b_w_1: Tensor,
@@ -44,7 +44,7 @@ class Mixing(torch.autograd.Function):
         kept: list[Tensor] = []
         parts = []
         for ends in pairwise(starts):
-            # What goes back is kept for all steps; of any other pass, for a group of them.
+            # With a backward pass, memory is kept for all steps; otherwise for one group.
             if not kept or not keeps:
                 kept = [q.new_empty((n if keeps else GROUP) + ROWS, padded(size, given[0])) for size in columns]
             memory = [x.numpy() for x in kept]

@@ -28,11 +28,11 @@ class ModulePolicy(Policy):
 
     Args:
         spec: sizes of the environment.
-        seed: of the initial parameters; the global generator of torch is neither read nor advanced.
+        seed: seed of the initial parameters; torch's global generator is neither read nor advanced.
         device: "cpu", "cuda" or "cuda:N".
-        dtype: of all parameters.
-        init: initial parameters of linear, convolutional and recurrent layers; other modules keep what their
-            constructor makes.
+        dtype: dtype of all parameters.
+        init: initial parameters of linear, convolutional and recurrent layers; other modules keep those of their
+            constructor.
     """
 
     _optimizers: Mapping[str, FlatOptimizer]
@@ -66,9 +66,9 @@ class ModulePolicy(Policy):
 
     @abstractmethod
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-        """Return the networks that learn, the acting one first, and the target networks, both by name.
+        """Return the online networks, the acting one first, and the target networks, both by name.
 
-        The target networks are copies of the last networks that learn, in the same order.
+        The target networks are copies of the last online networks, in the same order.
         """
 
     def prepare(self) -> None:
@@ -100,7 +100,7 @@ class ModulePolicy(Policy):
             buffer.copy_(loaded.view(buffer.shape))
 
     def named_params(self) -> dict[str, NDArray[np.float32]]:
-        """Return copies of what acting needs, as `params`, by the names of the acting network."""
+        """Return copies of the parameters of acting, as in `params`, by their names in the acting network."""
         network = next(iter(self._online.values()))
         buffers = ((name, each) for name, each in network.named_buffers() if each.is_floating_point())
         named = chain(network.named_parameters(), buffers)
@@ -148,7 +148,7 @@ class ModulePolicy(Policy):
 
 
 class TwoSidedPolicy(ModulePolicy):
-    """A `ModulePolicy` that acts by its acting side, which needs no torch: as workers do, by the same numbers.
+    """A `ModulePolicy` that acts with its acting side, which needs no torch: with the same numbers as workers.
 
     A subclass implements `_make_acting`, and calls `_learned` after each update.
     """
@@ -157,11 +157,11 @@ class TwoSidedPolicy(ModulePolicy):
 
     @abstractmethod
     def _make_acting(self) -> ActingPolicy:
-        """Return the acting side, with whatever parameters."""
+        """Return the acting side; its parameters are loaded later."""
 
     @property
     def acting(self) -> ActingPolicy:
-        """Acts by the present parameters."""
+        """The acting side, with the present parameters."""
         if self._acts is None:
             self._acts = self._make_acting()
             self._acts.load(self.params())
@@ -204,7 +204,7 @@ class TwoSidedPolicy(ModulePolicy):
         return self.acting.outputs(frames, last_actions, hidden)
 
     def _learned(self) -> None:
-        """Count an update, after which the acting side is of older parameters."""
+        """Count an update, and drop the acting side, whose parameters are now older."""
         self.updates += 1
         self._acts = None
 

@@ -1,4 +1,4 @@
-"""The recurrent agent that every algorithm here shares, and the flat memory that parameters live in."""
+"""The recurrent agent network of several algorithms, and the flat memory of parameters."""
 
 from collections.abc import Sequence
 
@@ -48,15 +48,15 @@ class RecurrentAgent(nn.Module):
 
 
 def tanh_(x: Tensor) -> Tensor:
-    """Take the hyperbolic tangent in place, as 2 sigmoid(2x) - 1: on a CPU torch's sigmoid is many times as fast."""
+    """Take the hyperbolic tangent in place, as 2 sigmoid(2x) - 1: on a CPU torch's sigmoid is many times faster."""
     return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
 
 
 def flatten_parameters(modules: Sequence[nn.Module], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Move the parameters of modules into one flat tensor, in order and each once, and return that.
+    """Move the parameters of modules into one flat tensor, in order and each once, and return it.
 
-    One tensor is what an optimiser steps, a target network copies and a worker is sent, each in one operation. The
-    parameters stay the same objects: a recurrent layer on a GPU that finds others moves them to memory of its own.
+    With one tensor, an optimiser step, a copy to a target network and sending to a worker are each one operation. The
+    parameters stay the same objects: a recurrent layer on a GPU would move new ones to memory of its own.
     """
     parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
     flat = torch.empty(sum(p.numel() for p in parameters), device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Layers of networks by NumPy, for workers, which import no torch. Shapes: R rows, I inputs, H units."""
+"""Layers of networks by NumPy, for workers, which do not import torch. Shapes: R rows, I inputs, H units."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ Rows = NDArray[np.float32]
 
 
 def layer_norm(x: Rows, scale: Rows, shift: Rows) -> Rows:
-    """Return what `torch.nn.LayerNorm` does of rows (R, I), with its ε of 1e-5."""
+    """Return the result of `torch.nn.LayerNorm` for rows (R, I), with its ε of 1e-5."""
     x = x - x.mean(-1, keepdims=True)
     x *= 1.0 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(1e-5))
     scaled: Rows = x * scale + shift

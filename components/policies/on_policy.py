@@ -1,4 +1,4 @@
-"""Learning from steps of the present policy, several times over, by clipped ratios: what PPO and MAPPO have in common.
+"""Learning from steps of the present policy, several times over, by clipped ratios: the common part of PPO and MAPPO.
 
 Letters in shapes: E segments, T steps, A agents, N real steps of all segments, R = N * A rows, C chunks of L steps.
 """
@@ -30,39 +30,39 @@ from components.policies.value_norm import ValueNorm
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The real rows of a batch. They stay as they are over all epochs of an update."""
+    """The real rows of a batch. They do not change during the epochs of an update."""
 
     actor: Tensor  # (R, I)
     critic: Tensor  # (R, I)
     available: Tensor | None  # (R, U)
     actions: Tensor  # (R, …)
-    log_prob: Tensor  # (R,): when acting; with V-trace of the parameters before the update
+    log_prob: Tensor  # (R,): when acting; with V-trace by the parameters before the update
     value: Tensor  # (R,): when acting, in the critic's units
-    living: Tensor  # (R,): 1.0 of agents that live
+    living: Tensor  # (R,): 1.0 for living agents
     advantage: Tensor  # (R,)
     returns: Tensor  # (R,): targets of the values, in the units of the rewards
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Rows to learn from together, and of a recurrent network the states before the first of each chunk."""
+    """Rows to learn from together; for a recurrent network also the states before the first row of each chunk."""
 
     rows: Tensor  # (R',)
-    real: Tensor | None  # (R',): 1.0 but for what fills chunks up
-    hidden: tuple[Tensor, Tensor] | None  # (C', H) each, of actor and critic
+    real: Tensor | None  # (R',): 0.0 for rows that only fill up chunks, else 1.0
+    hidden: tuple[Tensor, Tensor] | None  # (C', H) each, for actor and critic
     n_steps: int
 
 
 class OnPolicy(TwoSidedPolicy):
     """An actor and a critic that learn from steps of their present parameters, several times over, by clipped ratios.
 
-    Values are in the critic's units: `value_units` says which.
+    Values are in the critic's units, see `value_units`.
 
     Args:
         spec: sizes of the environment.
-        networks: of actor and critic.
-        learning: how they learn.
-        seed: of the initial parameters and of minibatches.
+        networks: networks of actor and critic.
+        learning: settings of learning.
+        seed: seed of the initial parameters and of minibatches.
         device: as for `ModulePolicy`.
 
     Raises:
@@ -205,9 +205,9 @@ class OnPolicy(TwoSidedPolicy):
         return distribution.log_prob(rows.actions[part.rows]), distribution.entropy(), values[:, 0]
 
     def losses(self, rows: Rows, part: Minibatch) -> tuple[Tensor, Tensor, Tensor, tuple[float, float]]:
-        """Return policy loss, value loss, entropy, and the divergence from the policy that acted.
+        """Return policy loss, value loss, entropy, and the divergence from the policy of `rows.log_prob`.
 
-        The statistics of values take the minibatch's returns into account, before these become targets.
+        The statistics of values are updated with the minibatch's returns before these become targets.
         """
         learning, at = self.learning, part.rows
         log_prob, entropies, values = self.said(rows, part)
@@ -258,7 +258,7 @@ class OnPolicy(TwoSidedPolicy):
         }
 
     def _step(self, actor_loss: Tensor, critic_loss: Tensor) -> float:
-        """Make a gradient step; return the norm of the gradient, of the actor if the critic has its own."""
+        """Make a gradient step; return the norm of the gradient: the actor's if the critic has its own optimiser."""
         what = f"update {self.updates}"
         if "all" in self._optimizers:
             return self._optimizers["all"].step(actor_loss + critic_loss, what)
@@ -274,7 +274,7 @@ class OnPolicy(TwoSidedPolicy):
             optimizer.learning_rate = (rate or 0.0) * left
 
     def _minibatches(self, batch: EpisodeBatch, rows: Rows) -> Iterator[Minibatch]:
-        """Yield what `_shuffled` divides: all rows; of a recurrent network all chunks, with their states."""
+        """Yield a minibatch for `_shuffled` to divide: all rows; for a recurrent network all chunks, with states."""
         with torch.no_grad():
             parts = list(self._parts_of(batch, rows))
         if not self.networks.recurrent:
@@ -292,10 +292,11 @@ class OnPolicy(TwoSidedPolicy):
         )
 
     def _parts_of(self, batch: EpisodeBatch, rows: Rows) -> Iterator[Minibatch]:
-        """Yield all rows at once; of a recurrent network the chunks of each place, with the states that lead to them.
+        """Yield all rows at once; for a recurrent network the chunks of each place, with the states before them.
 
-        The states of the first chunk are those recorded when acting. Those of later ones follow by the parameters of
-        now, which at the first epoch are those that acted.
+        The states before first chunks are those recorded when acting. The states before later chunks are computed once
+        per call, with the present parameters: in `learn` those at the start of the update. These are the parameters
+        that acted, unless the experience is of an older version (`--overlap`).
         """
         if not self.networks.recurrent:
             yield Minibatch(torch.arange(len(rows.log_prob), device=self._device), None, None, 1)
@@ -323,7 +324,7 @@ class OnPolicy(TwoSidedPolicy):
                 hidden = last_actor, last_critic
 
     def _places(self, chunks: Chunks) -> list[Tensor]:
-        """Return for each place which chunks of the place before go on there."""
+        """Return for each place the indices of the chunks of the previous place that continue there."""
         keys = chunks.segment * self.spec.n_agents + chunks.agent
         parts = [keys[start:end] for start, end in pairwise(chunks.bounds.tolist())]
         found = [torch.empty(0, dtype=torch.int64)]
@@ -356,7 +357,7 @@ class OnPolicy(TwoSidedPolicy):
         return Gaussian(outputs, actor.log_sd)
 
     def _last_actions(self, batch: EpisodeBatch) -> NDArray[np.int64]:
-        """Return what each agent did before each step (E, T, A), where networks know it."""
+        """Return the last actions before each step (E, T, A); zeros if networks do not use them."""
         if not self.interface.knows_last:
             return np.zeros((*batch["log_prob"].shape,), np.int64)
         return np.concatenate([batch["before"][:, None], batch.actions[:, :-1]], 1)

@@ -1,7 +1,7 @@
 """Gradient descent on one flat tensor: clip, check, step, and state for checkpoints.
 
-The steps are those of torch's optimisers. These are not used: the first one of a process imports torch's compiler,
-which takes a second and 70 MB before a run begins.
+The steps are those of torch's optimisers. These are not used, because the first one in a process imports torch's
+compiler, which takes a second and 70 MB before a run begins.
 """
 
 import math
@@ -20,28 +20,28 @@ class FlatOptimizer:
     """Steps the parameters of `modules`, all at once.
 
     Args:
-        flat: where the parameters lie, (P,), which is changed in place.
-        modules: whose they are, in order.
+        flat: (P,), the memory of the parameters; it is changed in place.
+        modules: the modules of the parameters, in order.
         kind: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), "adam" with ε 1e-5 (Hu et al. 2021), or
             "radam" with ε 1e-8 (Liu et al. 2020).
-        learning_rate: of each.
-        clip: the norm that gradients are cut to.
+        learning_rate: learning rate of each step.
+        clip: largest norm of a gradient; larger gradients are scaled down to it.
     """
 
     def __init__(
         self, flat: Tensor, modules: Iterable[nn.Module], kind: OptimizerKind, learning_rate: float, clip: float
     ) -> None:
-        # `data` counts no changes. Else a step of one network would forbid those beside it in memory to go back.
+        # `data` counts no changes. Otherwise a step of one network would forbid the backward pass of its neighbours.
         self._flat = flat.data
         self._parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
         self._learned = [p for p in self._parameters if p.requires_grad]
         self.kind, self._clip = kind, clip
         self.learning_rate = learning_rate
-        """Of the next step; it may be changed at any time, and no checkpoint holds it."""
+        """Learning rate of the next step; it may be changed at any time, and is not in checkpoints."""
         self._moments: dict[str, Tensor] = {}  # none before the first step
 
     def prepare(self) -> None:
-        """Take memory for the gradient now rather than at the first step."""
+        """Allocate the memory of the gradient now, not at the first step."""
         _ = self.gradient
 
     @property
@@ -50,11 +50,11 @@ class FlatOptimizer:
         return len(self._learned) == len(self._parameters)
 
     def step(self, loss: Tensor, what: str) -> float:
-        """Make a step along the gradient of `loss`; return its norm before it was cut.
+        """Make a step along the gradient of `loss`; return its norm before clipping.
 
         Args:
             loss: a scalar.
-            what: what failed, if it fails: "update 12".
+            what: name of the step in errors: "update 12".
 
         Raises:
             FloatingPointError: the norm is not finite; nothing has changed then.
@@ -68,11 +68,11 @@ class FlatOptimizer:
 
     @cached_property
     def gradient(self) -> Tensor:
-        """The memory (P,) of the gradient along which `descend` goes."""
+        """Memory (P,) of the gradient for `descend`."""
         return torch.zeros_like(self._flat)
 
     def descend(self, what: str) -> float:
-        """Make a step along `gradient`, which is cut in place; otherwise as `step`."""
+        """Make a step along `gradient`, which is clipped in place; otherwise as `step`."""
         gradient = self.gradient
         norm = float(gradient.norm())
         if not math.isfinite(norm):
@@ -95,14 +95,14 @@ class FlatOptimizer:
         return {"kind": self.kind, **{key: value.to("cpu", copy=True) for key, value in self._moments.items()}}
 
     def check(self, what: str, state: Mapping[str, Any]) -> None:
-        """Raise `ValueError` unless `state` is what an equal optimiser's `state` returned."""
+        """Raise `ValueError` unless `state` is from the method `state` of an equal optimiser."""
         moments = {key: value for key, value in state.items() if key != "kind"}
         same(what, self.kind, state.get("kind"))
         shapes = {**{name: tuple(self._flat.shape) for name in _MOMENTS[self.kind]}, "step": ()} if moments else {}
         same(what, shapes, shapes_of(moments))
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what `check` has found to fit; the settings stay the constructor's."""
+        """Load a state that has passed `check`; the settings stay those of the constructor."""
         self._moments = {
             key: value.to("cpu" if key == "step" else self._flat.device, copy=True)
             for key, value in state.items()
@@ -134,7 +134,7 @@ def _radam(
     exp_avg_sq.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     t, most = float(step), 2.0 / (1.0 - 0.999) - 1.0
     unbiased = 1.0 - 0.999**t
-    length = most - 2.0 * t * 0.999**t / unbiased  # of the average that has the same variance
+    length = most - 2.0 * t * 0.999**t / unbiased  # length of the average that has the same variance
     rate = learning_rate / (1.0 - 0.9**t)
     if length <= 5.0:  # the variance of the second moment is not finite yet
         flat.add_(exp_avg, alpha=-rate)

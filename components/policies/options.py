@@ -12,7 +12,7 @@ from components.policies.initial import InitKind
 from components.policies.optimizer import OptimizerKind
 
 KernelKind = Literal["auto", "numba", "torch"]
-"""What computes a gradient step: on a CPU loops that numba compiles, or operations of torch."""
+"""Implementation of a gradient step: on a CPU loops that numba compiles, or operations of torch."""
 
 
 class RecurrentOptions(TypedDict, total=False):
@@ -52,7 +52,7 @@ class Options:
     init: InitKind = "uniform"
     """Initial parameters: "uniform", as torch has it, or "orthogonal" (Saxe et al. 2014)."""
     learning_rate: float = 5e-4
-    """Of the acting network; 5e-4 in Rashid et al. (2018), with RMSProp."""
+    """Learning rate of the acting network; 5e-4 in Rashid et al. (2018), with RMSProp."""
     optimizer: OptimizerKind = "rmsprop"
     """"rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021)."""
     gamma: float = 0.99
@@ -66,17 +66,17 @@ class Options:
     priority_eta: float = 0.9
     """η of an episode's priority η max|δ| + (1 - η) mean|δ| (R2D2, Kapturowski et al. 2019)."""
     seed: int = 0
-    """Seeds the initial parameters; the global generator of torch is neither read nor advanced."""
+    """Seed of the initial parameters; torch's global generator is neither read nor advanced."""
     device: str = "cpu"
-    """Where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one device,
+    """Device of learning and acting: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one device,
     with any number of threads."""
     dtype: torch.dtype = torch.float32
-    """Of all parameters; float64 serves tests. `params`, hidden states and priorities are always float32."""
+    """Dtype of all parameters; float64 is for tests. `params`, hidden states and priorities are always float32."""
     kernels: KernelKind = "auto"
     """"numba" for the compiled loops, "torch" for plain operations of torch, the reference. "auto" is "numba", but
-    "torch" under `NUMBA_DISABLE_JIT=1`. Both agree to 1e-9 in float64 and to 1e-5 in float32, of the largest number of
-    an array. On a GPU "auto" is CUDA graphs of operations of torch where the algorithm has them, and "numba" is
-    refused."""
+    "torch" under `NUMBA_DISABLE_JIT=1`. Both agree to 1e-9 in float64 and to 1e-5 in float32, relative to the largest
+    number of an array. On a GPU "auto" is CUDA graphs of operations of torch if the algorithm has them, and "numba"
+    is refused."""
 
     def __post_init__(self) -> None:
         check_options(

@@ -1,8 +1,8 @@
-"""Lays ragged episodes out without padding, longest first, one time step after the other.
+"""Layout of episodes of different lengths without padding: longest first, one time step after the other.
 
-Frame t of all episodes that last that long is one block, so a recurrent network walks from block to block with a batch
-that shrinks, and everything else runs on rows that are all real: there is no mask anywhere behind this file. It is the
-layout of `torch.nn.utils.rnn.PackedSequence`.
+Frame t of all episodes that have one is one block. So a recurrent network goes from block to block with a shrinking
+batch, and everything else runs on real rows only: code that uses this layout needs no mask. It is the layout of
+`torch.nn.utils.rnn.PackedSequence`.
 
 Sizes: E episodes, N steps of all of them together, F = N + E frames.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where the frames and the steps of a padded batch go.
+    """Places of the frames and the steps of a padded batch in packed order.
 
     Step k, counted in packed order, leaves frame `departs[k]` and arrives at frame k + E.
     """
@@ -25,8 +25,8 @@ class Packing:
     frame_blocks: tuple[int, ...]
     """Episodes that have a frame 0, 1, 2, …; falling, and the first is E."""
     asked_blocks: tuple[int, ...]
-    """Of them, from the first, those whose frame anybody asks for: in all others the battle is over, nothing was done
-    there, and their value is 0 whatever is seen."""
+    """Number of these, from the first, whose frame is used. In the others the battle is over: no action is taken there,
+    and their value is 0 for any observation."""
     frames: NDArray[np.int64]  # (F,): row in the padded (E * (T+1)) frames
     steps: NDArray[np.int64]  # (N,): row in the padded (E * T) steps
     departs: NDArray[np.int64]  # (N,): packed frame that the step leaves
@@ -41,13 +41,13 @@ class Packing:
     def parted(self, n_parts: int) -> tuple[int, ...]:
         """Return where parts of about equally many frames begin and end, `n_parts` + 1 ranks from 0 to E.
 
-        A part is the episodes of some ranks: of each block the rows from one of these numbers to the next, as far as
-        the block reaches. It may be empty.
+        A part has the episodes of a range of ranks: in each block the rows from one of these numbers to the next, or
+        fewer if the block is shorter. It may be empty.
         """
         return parted(self._frames_by_rank(), n_parts)
 
     def frames_between(self, bounds: Sequence[int]) -> NDArray[np.int64]:
-        """Return how many frames each of these parts has."""
+        """Return the number of frames of each part between `bounds`."""
         until = np.concatenate([[0], np.cumsum(self._frames_by_rank())])
         return np.asarray(np.diff(until[np.asarray(bounds)]))
 
@@ -57,7 +57,7 @@ class Packing:
 
     @classmethod
     def of(cls, lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> "Packing":
-        """Plan the layout of episodes of `lengths` (E,) steps, padded to `longest` steps; `terminated` (E,) or cut.
+        """Plan the layout of episodes of `lengths` (E,) steps, padded to `longest`, which are `terminated` (E,) or cut.
 
         Raises:
             ValueError: a length is not in 1 … `longest`.
@@ -82,7 +82,7 @@ class Packing:
 
 
 def longest_first(lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
-    """Return the episodes (E,) in packed order: by falling length, and of equal ones those that were cut first.
+    """Return the episodes (E,) in packed order: by falling length; among equally long ones, truncated ones first.
 
     Raises:
         ValueError: a length is not in 1 … `longest`.

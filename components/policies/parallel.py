@@ -1,7 +1,7 @@
 """Threads that share the work of a gradient step.
 
-A batch is cut into parts, each part is a call of compiled code that lets other threads run, and what the parts have
-summed up is added in their order. So results do not depend on which thread does what, nor on how many there are.
+A batch is cut into parts. Each part is a call of compiled code that lets other threads run, and the sums of the parts
+are added in their order. So results depend neither on the assignment of parts to threads nor on the number of threads.
 """
 
 import os
@@ -21,7 +21,7 @@ _threads = ContextVar("threads", default=1)
 def own_threads() -> Iterator[None]:
     """Give the parts of a gradient step as many threads as torch may use, and torch one.
 
-    The arrays here are too small for torch's own threads, which would then wait busily on the other cores.
+    The arrays are too small for torch's own threads, which would only wait busily on the other cores.
     """
     allowed = torch.get_num_threads()
     token = _threads.set(allowed)
@@ -39,7 +39,7 @@ def run_parts(parts: Sequence[Callable[[], object]]) -> None:
     """Call each of `parts`, in the threads of `own_threads` or else in this one.
 
     Raises:
-        Exception: the first that a part raised, in their order; all have ended then.
+        Exception: the error of the first part that failed, in their order; all parts have ended then.
     """
     n_helpers = min(_threads.get(), len(parts)) - 1
     if n_helpers < 1:
@@ -63,7 +63,7 @@ def run_parts(parts: Sequence[Callable[[], object]]) -> None:
     helping = [_helpers(os.getpid(), n_helpers).submit(work) for _ in range(n_helpers)]
     work()
     for helper in helping:
-        # One that has not begun is not waited for: nothing is left for it.
+        # A helper that has not begun is cancelled: no part is left for it.
         if not helper.cancel():
             helper.result()
     if errors:
@@ -71,7 +71,7 @@ def run_parts(parts: Sequence[Callable[[], object]]) -> None:
 
 
 def summed(shares: Iterable[Iterable[Tensor]]) -> list[Tensor]:
-    """Return the sums of the first, second, … tensors of all parts, in the parts' order, in those of the first part."""
+    """Return the sums of the first, second, … tensors of all parts, added in order to those of the first part."""
     totals, *others = (list(share) for share in shares)
     for share in others:
         for total, more in zip(totals, share, strict=True):
@@ -81,5 +81,5 @@ def summed(shares: Iterable[Iterable[Tensor]]) -> list[Tensor]:
 
 @cache
 def _helpers(process: int, n_helpers: int) -> ThreadPoolExecutor:
-    """Return threads; those of a process do not exist in one that is forked from it."""
+    """Return a pool of threads for this process: a forked process does not have the threads of its parent."""
     return ThreadPoolExecutor(n_helpers, thread_name_prefix="gradient")

@@ -1,6 +1,7 @@
 """PPO (Schulman et al. 2017), and with teams IPPO (de Witt et al. 2020) and MAPPO (Yu et al. 2022).
 
-All processes of a run import these classes, whose parameters are flags; torch is imported by a policy that is made.
+All processes of a run import these classes for their parameters, which are flags; torch is imported when a policy is
+made.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +14,7 @@ from components.policies.ppo_options import TEAM, CriticInput, Learning, Network
 
 
 class Clipped(InRounds):
-    """A policy that learns as `OnPolicy`.
+    """A policy that learns like `OnPolicy`.
 
     Raises:
         ValueError: the environment does not have what the networks need.

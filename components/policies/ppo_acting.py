@@ -1,4 +1,4 @@
-"""Acting with the networks of PPO, IPPO and MAPPO by NumPy alone: a worker imports no torch."""
+"""Acting with the networks of PPO, IPPO and MAPPO by NumPy alone: a worker does not import torch."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -45,13 +45,13 @@ class Branch:
 
 
 class PpoActing(ActingPolicy):
-    """Acts by the actor, and says log-probability and value of what it sees. Values are in the critic's units.
+    """Acts with the actor, and records log-probabilities and values. Values are in the critic's units.
 
     Its parameters are those of `ppo.OnPolicy.params`, zeros until the first are loaded.
 
     Args:
         spec: sizes of the environment.
-        networks: as the learner's.
+        networks: the same as the learner's.
     """
 
     def __init__(self, spec: EnvSpec, networks: Networks) -> None:
@@ -146,7 +146,7 @@ class PpoActing(ActingPolicy):
             each = logits[..., start:end]
             each = each - each.max(-1, keepdims=True)
             log_prob = each - np.log(np.exp(each).sum(-1, keepdims=True))
-            # The largest of log-probabilities with Gumbel noise is a draw from the distribution.
+            # The argmax of log-probabilities plus Gumbel noise is a draw from the distribution.
             noise = 0.0 if rng is None else rng.gumbel(size=log_prob.shape)
             picked.append((log_prob + noise).argmax(-1))
             total += np.take_along_axis(log_prob, picked[-1][..., None], -1)[..., 0]
@@ -169,12 +169,12 @@ class PpoActing(ActingPolicy):
 
 
 def _normed(x: Rows, norm: list[Rows]) -> Rows:
-    """Return `x` behind a LayerNorm of these parameters, if there are any."""
+    """Return `x` after a LayerNorm with these parameters, or `x` if there are none."""
     return layer_norm(x, *norm) if norm else x
 
 
 def ppo_acting(**others: Any) -> Callable[[EnvSpec, Mapping[str, Any]], PpoActing]:
-    """Return a function that makes the acting side of an algorithm with `others` than the defaults of `Networks`."""
+    """Return a function that makes the acting side of an algorithm; `others` replace defaults of `Networks`."""
 
     def make(spec: EnvSpec, options: Mapping[str, Any]) -> PpoActing:
         return PpoActing(spec, Networks.of(options, **others))

@@ -1,4 +1,4 @@
-"""The actor and the critic of PPO, IPPO and MAPPO in torch; `ppo_acting` has the same by NumPy, for workers.
+"""The actor and the critic of PPO, IPPO and MAPPO in torch; `ppo_acting` has the same in NumPy, for workers.
 
 Letters in shapes: C chunks of L steps, R = L * C rows with time outermost, I inputs, H hidden size.
 """
@@ -32,7 +32,7 @@ class Branch(nn.Module):
         self.head = nn.Linear(size, n_outputs)
 
     def forward(self, x: Tensor, hidden: Tensor | None, n_steps: int) -> tuple[Tensor, Tensor | None]:
-        """Return the output (R, …), and the hidden state (C, H) behind the last step.
+        """Return the output (R, …), and the hidden state (C, H) after the last step.
 
         Args:
             x: (R, I).
@@ -59,7 +59,7 @@ class Branch(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """All that acting needs: actor, critic, and the statistics of observations."""
+    """The networks for acting: actor, critic, and the statistics of observations."""
 
     obs_mean: Tensor
     obs_var: Tensor
@@ -75,7 +75,7 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:
-        """Take observations (R, O) into their statistics, by the parallel formula of Chan et al. (1983)."""
+        """Update the statistics with observations (R, O), by the parallel formula of Chan et al. (1983)."""
         n, count = float(len(obs)), self.obs_count
         total, off = count + n, obs.mean(0) - self.obs_mean
         spread = self.obs_var * count + obs.var(0, correction=0) * n + off.square() * count * n / total

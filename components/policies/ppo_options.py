@@ -1,4 +1,4 @@
-"""The networks of PPO, IPPO and MAPPO as numbers and words: what learner and workers must agree on. No torch here."""
+"""Settings of PPO, IPPO and MAPPO networks, which learner and workers share; this file does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,20 +13,19 @@ from components.experience import LOG_PROB, VALUE, FieldSpec
 from components.policies.advantages import TimeLimit
 
 CriticInput = Literal["obs", "state", "agent-specific"]
-"""What the critic sees: the agent's observation (IPPO), the state, or both ("AS" in Yu et al. 2022)."""
+"""Input of the critic: the agent's observation (IPPO), the state, or both ("AS" in Yu et al. 2022)."""
 ValueUnits = Literal["running", "popart", "real"]
-"""How values are normalised: by running statistics; by these and a critic's head that follows them (van Hasselt et al.
-2016), so that its values in real units do not move; or not at all."""
+"""Normalisation of values: by running statistics; by these with an adapted critic's head, so that values in real units
+do not change (van Hasselt et al. 2016); or none."""
 Correction = Literal["none", "v-trace"]
-"""What is done about steps of earlier parameters, beyond the clip of the ratio: nothing, or V-trace (Espeholt et al.
-2018)."""
+"""Correction for steps of earlier parameters, besides the clipped ratio: none, or V-trace (Espeholt et al. 2018)."""
 Frames = Mapping[str, NDArray[Any]]
 Shapes = list[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks:
-    """Sizes and kinds of the actor and of the critic, which are alike."""
+    """Sizes and kinds of the actor and the critic, which have the same structure."""
 
     hidden_size: int = 64
     """Units of each layer."""
@@ -34,22 +33,22 @@ class Networks:
     """Layers before the GRU, or before the head."""
     activation: Literal["tanh", "relu"] = "tanh"
     layer_norm: bool = False
-    """LayerNorm of the input, and behind each activation and the GRU."""
+    """LayerNorm of the input, and after each activation and the GRU."""
     recurrent: bool = False
-    """A GRU behind the layers."""
+    """A GRU after the layers."""
     critic_input: CriticInput = "obs"
     death_masking: bool = True
-    """The critic sees nothing of a dead agent but its number."""
+    """The critic sees only the number of a dead agent; so does the actor if the environment has the field `alive`."""
     last_action: bool = False
-    """Agents see what they did last, where actions are discrete."""
+    """Agents see their last actions, if actions are discrete."""
     squash: bool = False
-    """Continuous actions are tanh of what is drawn, scaled to their bounds; otherwise the environment clips them."""
+    """Continuous actions are tanh of the drawn values, scaled to the bounds; otherwise the environment clips them."""
     normalise_obs: bool = False
     """Observations are normalised by running statistics, which are part of the parameters."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **others: Any) -> "Networks":
-        """Return the networks of an algorithm with these `options`, and `others` for what they do not say."""
+        """Return the networks of an algorithm with these `options`; `others` replace defaults."""
         names = {each.name for each in fields(cls)}
         said = {name: value for name, value in options.items() if name in names and value is not None}
         return replace(cls(**others), **said)
@@ -61,11 +60,11 @@ TEAM: Mapping[str, Any] = {"activation": "relu", "layer_norm": True, "recurrent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """How PPO learns; the classes below have the defaults."""
+    """Settings of PPO's learning; the classes in `ppo` have the defaults."""
 
     learning_rate: float
     critic_learning_rate: float | None
-    """None: one optimiser for actor and critic, and one norm of all gradients."""
+    """None means one optimiser for actor and critic, and one norm of all gradients."""
     anneal: int
     epochs: int
     minibatches: int
@@ -90,7 +89,7 @@ class Learning:
 
 
 class Interface:
-    """What networks see and say in an environment: inputs of actor and critic, actions, and fields of a transition.
+    """The networks' interface to an environment: inputs of actor and critic, actions, and fields of a transition.
 
     Letters in shapes: n rows of frames, A agents, I inputs.
 
@@ -113,7 +112,7 @@ class Interface:
         self.masked = "available" in schema and not self.continuous
         self.has_alive = "alive" in schema
         self.mortal_reward = self.has_alive and schema["reward"].agents
-        """A dead agent earns nothing any more, so that its value is 0; a team's reward goes on."""
+        """True if rewards end with an agent's death, so that its value is 0 then; a team's reward continues."""
         self.knows_last = networks.last_action and not self.continuous and not action.shape
         if networks.squash and (not self.continuous or not np.isfinite([*action.low, *action.high]).all()):
             raise ValueError(f"{spec.name}: --squash needs continuous actions with finite bounds")
@@ -149,7 +148,7 @@ class Interface:
         return [*shapes, (n_outputs, size), (n_outputs,)]
 
     def alive(self, frames: Frames) -> NDArray[np.bool_]:
-        """Return which agents (n, A) live: as the environment says, or those that see something or have a choice."""
+        """Return which agents (n, A) live: by the field `alive`, or those that see something or have a choice."""
         if self.has_alive:
             return np.asarray(frames["alive"], np.bool_)
         if not self.masked:

@@ -1,8 +1,8 @@
 """PQN (Gallici et al. 2024): Q-learning with many environments, λ-returns and LayerNorm alone. With teams by VDN.
 
-There is neither a replay buffer nor a target network: each round of steps is learned from by the network that played
-it, then dropped. All processes of a run import these classes, whose parameters are flags; torch is imported by a policy
-that is made.
+There is neither a replay buffer nor a target network: the network that has played a round of steps learns from it, and
+the round is dropped. All processes of a run import these classes for their parameters, which are flags; torch is
+imported when a policy is made.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -16,7 +16,7 @@ from orchestra import UsageError
 
 
 class Pqn(InRounds):
-    """PQN. Several agents share the network, and each learns for itself.
+    """PQN. Several agents share the network, and each learns independently.
 
     Exploration is ε-greedy by the flags of the experiment. The optimiser is RAdam (Liu et al. 2020).
 

@@ -1,4 +1,4 @@
-"""Acting with the network of PQN by NumPy alone: a worker imports no torch.
+"""Acting with the network of PQN by NumPy alone: a worker does not import torch.
 
 Letters in shapes: n copies, R rows, A agents, I inputs, U actions, H units.
 """
@@ -23,9 +23,9 @@ Frames = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class QSizes:
-    """Sizes of the network of action values, and what it sees; all agents share it.
+    """Sizes and inputs of the network of action values, which all agents share.
 
-    Each sees its observation, its number if there are several, and with a memory also what it did last.
+    An agent sees its observation, its number if there are several agents, and with a GRU also its last action.
 
     Raises:
         UsageError: observations are not flat, or actions not discrete.
@@ -49,7 +49,7 @@ class QSizes:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the parameters in their order: layers, each before its LayerNorm, GRU, head."""
+        """The shapes of the parameters in their order: layers, each followed by its LayerNorm, then GRU and head."""
         size, shapes = self.hidden_size, list[tuple[int, ...]]()
         for before, after in pairwise([self.n_inputs, *[size] * self.layers]):
             shapes += [(after, before), (after,), (after,), (after,)]
@@ -71,7 +71,7 @@ class PqnActing(ActingPolicy):
     """Acts ε-greedily by action values. Its parameters are those of the learner, zeros until the first are loaded.
 
     Args:
-        sizes: as the learner's.
+        sizes: the same as the learner's.
     """
 
     def __init__(self, sizes: QSizes) -> None:

@@ -1,4 +1,4 @@
-"""How PQN learns: λ-returns of the network that learns, from steps of its own, without target network or replay buffer.
+"""Learning of PQN: λ-returns of the learning network, from its own steps, without target network or replay buffer.
 
 Letters in shapes: E segments, T steps, N steps and F = N + E frames of all segments in packed order (see `packing`), A
 agents, M = 1 team value or A agents' values each, I inputs, U actions, H units.
@@ -27,7 +27,7 @@ from components.policies.returns import lambda_returns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PqnLearning:
-    """How PQN learns; the classes in `pqn` have the defaults."""
+    """Settings of PQN's learning; the classes in `pqn` have the defaults."""
 
     learning_rate: float
     anneal: int
@@ -38,11 +38,11 @@ class PqnLearning:
     grad_norm_clip: float
     reward_scale: float
     vdn: bool
-    """One value of the team, the sum of its agents' (Sunehag et al. 2018)."""
+    """Learn one value of the team, the sum of its agents' values (Sunehag et al. 2018)."""
 
 
 class QNetwork(nn.Module):
-    """Layers, each linear → LayerNorm → ReLU, [GRU], head; `pqn_acting` has the same by NumPy."""
+    """Layers, each linear → LayerNorm → ReLU, [GRU], head; `pqn_acting` has the same in NumPy."""
 
     def __init__(self, sizes: QSizes) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ class QNetwork(nn.Module):
 
         Args:
             x: (F, A, I).
-            hidden: (E, A, H), before the first frame of each segment, the longest first; None without a GRU.
-            blocks: segments that have a frame 0, 1, 2, …
+            hidden: (E, A, H), state before the first frame of each segment, the longest first; None without a GRU.
+            blocks: number of segments that have a frame 0, 1, 2, …
         """
         rows = x.flatten(0, 1)
         for layer in self.layers:
@@ -89,9 +89,9 @@ class PqnLearner(TwoSidedPolicy):
     """A network of action values that learns from steps of its present parameters, several times over.
 
     Args:
-        sizes: of the network, and of the environment.
-        learning: how it learns.
-        seed: of the initial parameters and of minibatches.
+        sizes: sizes of the network and of the environment.
+        learning: settings of learning.
+        seed: seed of the initial parameters and of minibatches.
         device: as for `ModulePolicy`.
     """
 
@@ -134,10 +134,10 @@ class PqnLearner(TwoSidedPolicy):
         return TrainStepResult(metrics, np.ones(len(batch.lengths), np.float32))
 
     def _minibatches(self, batch: EpisodeBatch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield values of what was done and their targets, (n, M) each, of each minibatch of each epoch.
+        """Yield the values of the taken actions and their targets, (n, M) each, for each minibatch of each epoch.
 
-        Targets are computed once. A minibatch is some steps; with a memory it is some segments, unrolled from the
-        states in which they were played.
+        Targets are computed once. A minibatch has some steps; with a GRU it has some segments, unrolled from their
+        recorded states.
         """
         rng, whole = np.random.default_rng((self._seed, self.updates)), self.segments(batch)
         with torch.no_grad():
@@ -157,7 +157,7 @@ class PqnLearner(TwoSidedPolicy):
             yield self.mixed(q.gather(2, whole.actions[at].unsqueeze(2)).squeeze(2)), targets[at]
 
     def _shuffled(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Yield the minibatches of all epochs: each of n things is in one minibatch of each epoch."""
+        """Yield the minibatches of all epochs: each of n indices is in one minibatch of each epoch."""
         for _ in range(self.learning.epochs):
             yield from np.array_split(rng.permutation(n), min(self.learning.minibatches, n))
 
@@ -167,7 +167,7 @@ class PqnLearner(TwoSidedPolicy):
         return values
 
     def taken(self, segments: Segments, q: Tensor) -> Tensor:
-        """Return the values (N, M) of what was done in each step, of the values (F, A, U) of all frames."""
+        """Return the values (N, M) of the action taken in each step, from the values (F, A, U) of all frames."""
         departs = torch.from_numpy(segments.packing.departs).to(self._device)
         return self.mixed(q[departs].gather(2, segments.actions.unsqueeze(2)).squeeze(2))
 
@@ -183,7 +183,7 @@ class PqnLearner(TwoSidedPolicy):
         return torch.from_numpy(returns).to(self._device)
 
     def mixed(self, values: Tensor) -> Tensor:
-        """Return the values (n, M) that learn, of those of agents (n, A)."""
+        """Return the learned values (n, M), from the values of agents (n, A)."""
         return values.sum(1, keepdim=True) if self.learning.vdn else values
 
     def segments(self, batch: EpisodeBatch, some: NDArray[np.int64] | None = None) -> Segments:

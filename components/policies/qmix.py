@@ -1,4 +1,4 @@
-"""QMIX (Rashid et al. 2018): the team's value is a monotonic function of the agents', drawn up from the state."""
+"""QMIX (Rashid et al. 2018): the team's value is a monotonic function of the agents', with weights from the state."""
 
 from typing import Unpack
 
@@ -16,22 +16,22 @@ from components.policies.options import LearningOptions
 class MonotonicMixer(nn.Module):
     """Q_tot = |w_2(s)| · ELU(|W_1(s)| q + b_1(s)) + v(s), where W_1, w_2, b_1, v come from hypernetworks (§4).
 
-    ∂Q_tot/∂q_a ≥ 0 since no weight on the way from q is negative, so each agent's greedy action is the team's. As in
-    PyMARL, W_1 and w_2 come from two layers with a ReLU between, b_1 from one linear layer, v from two.
+    ∂Q_tot/∂q_a ≥ 0, because no weight between q and Q_tot is negative. So each agent's greedy action is the team's. As
+    in PyMARL, W_1 and w_2 come from two layers with a ReLU between, b_1 from one linear layer, v from two.
 
     Args:
         n_agents: A.
         state_size: S.
         embed: units of the mixing layer.
         hypernet: hidden units of the two hypernetworks for weights.
-        compiled: whether compiled loops mix on a CPU, or torch.
+        compiled: True to mix by compiled loops on a CPU, False by torch.
     """
 
     def __init__(self, n_agents: int, state_size: int, embed: int, hypernet: int, *, compiled: bool = True) -> None:
         super().__init__()
         self.n_agents, self.embed, self.compiled = n_agents, embed, compiled
         self._split = [hypernet, hypernet, embed, embed]
-        # The first layers of all four, side by side: one product with the state instead of four.
+        # The first layers of all four, joined: one product with the state instead of four.
         self.first = nn.Linear(state_size, sum(self._split))
         self.w_1 = nn.Linear(hypernet, n_agents * embed)
         self.w_2 = nn.Linear(hypernet, embed)
@@ -45,11 +45,11 @@ class MonotonicMixer(nn.Module):
         return total
 
     def by_torch(self, q: Tensor, state: Tensor) -> Tensor:
-        """Do as `forward`, by operations of torch, the reference of the compiled loops."""
+        """Mix as `forward` does, by operations of torch: the reference for the compiled loops."""
         for_w_1, for_w_2, for_v, b_1 = self.first(state).split(self._split, dim=1)
         w_1 = self.w_1(for_w_1.relu()).abs().view(-1, self.n_agents, self.embed)
         w_2 = self.w_2(for_w_2.relu()).abs()
-        # One row times a small matrix per step: a batched product is slower than multiplying and adding up.
+        # One row times a small matrix per step: a batched product is slower than multiplication and sum.
         mixed = elu((q.unsqueeze(2) * w_1).sum(1) + b_1)
         total: Tensor = (mixed * w_2).sum(1, keepdim=True) + self.v(for_v.relu())
         return total

@@ -1,4 +1,4 @@
-"""QPLEX (Wang et al. 2021): the team's value and its advantages are mixed apart, without losing any consistent one.
+"""QPLEX (Wang et al. 2021): values and advantages are mixed separately; any consistent team value can be expressed.
 
 Letters in shapes: N steps, F frames, A agents, U actions, S state size, K attention heads.
 """

@@ -1,4 +1,4 @@
-"""What all policies with recurrent agents share: acting step by step, parameters in flat memory, packed batches."""
+"""The base of policies with recurrent agents: acting step by step, parameters in flat memory, packed batches."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from components.policies.returns import lambda_returns
 from components.policies.scratch import Scratch
 
 MOST_PARTS = 4
-"""Parts of a batch at most: so many threads can share its unrolling."""
+"""Largest number of parts of a batch, and so of threads that share its unrolling."""
 ROWS_OF_A_PART = 48
-"""Rows of a part's first step at least: agents of its episodes. Fewer would not fill the tiles of a product."""
+"""Least rows of a part's first step: agents of its episodes. Fewer would not fill the tiles of a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PackedSteps:
 
     @property
     def n_episodes(self) -> int:
-        """E. Step k arrives at frame k + E, so values of the frames arrived at are `values[n_episodes:]`."""
+        """E. Step k arrives at frame k + E, so `values[n_episodes:]` are the values of the frames after steps."""
         return len(self.packing.last)
 
     @property
@@ -61,7 +61,7 @@ class PackedSteps:
         return torch.where(self.available, q, -torch.inf).max(2, keepdim=True)[1]
 
     def taken(self, q: Tensor) -> Tensor:
-        """Return the values of the chosen actions (N, A), out of the values of all frames (F, A, U), without a copy."""
+        """Return the values of the chosen actions (N, A), from the values of all frames (F, A, U), without a copy."""
         _, n_agents, n_actions = q.shape
         agents = torch.arange(n_agents, device=q.device)
         chosen = (self.departs.unsqueeze(1) * n_agents + agents) * n_actions + self.actions
@@ -69,7 +69,7 @@ class PackedSteps:
 
 
 class RecurrentPolicy(ModulePolicy):
-    """Agents that share one recurrent network and act by its output for each action.
+    """Agents that share one recurrent network, and act by its outputs, one for each action.
 
     Args:
         spec: sizes of the environment.
@@ -101,15 +101,15 @@ class RecurrentPolicy(ModulePolicy):
     def choose(
         said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Choose actions, as an `acting.Choice`."""
+        """Choose actions; see `acting.Choice`."""
 
     @property
     def network_spec(self) -> EnvSpec:
-        """Sizes of the agents' network: those of the environment, unless it has other outputs than its actions."""
+        """Sizes of the agents' network: those of the environment, unless the outputs are not its actions."""
         return self.spec
 
     def _done(self, batch: EpisodeBatch) -> NDArray[np.int64]:
-        """Return what the network is told of each step afterwards, (E, T, A): numbers of its outputs."""
+        """Return the network's input for the last action after each step, (E, T, A): numbers of its outputs."""
         return batch.actions
 
     def prepare(self) -> None:
@@ -170,7 +170,7 @@ class RecurrentPolicy(ModulePolicy):
         self._check(batch)
         spec, packing = self.network_spec, Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
         n_episodes = len(batch.lengths)
-        # Step k arrives at frame k + E: there its action is the last one.
+        # Step k arrives at frame k + E; its action is the last action there.
         last_actions = np.full((len(packing.frames), spec.n_agents), -1)
         last_actions[n_episodes:] = self._done(batch).reshape(-1, spec.n_agents)[packing.steps]
         actions = batch.actions.reshape(-1, spec.n_agents)[packing.steps]
@@ -194,7 +194,7 @@ class RecurrentPolicy(ModulePolicy):
         )
 
     def _n_parts(self, n_episodes: int) -> int:
-        """Return into how many parts a batch is cut: by its size alone, so that sums are always rounded alike."""
+        """Return the number of parts of a batch. It depends only on its size, so that sums are always rounded alike."""
         if self._device.type == "cuda":
             return 1
         return max(1, min(MOST_PARTS, n_episodes, n_episodes * self.spec.n_agents // ROWS_OF_A_PART))
@@ -203,15 +203,15 @@ class RecurrentPolicy(ModulePolicy):
         """Return the frames of `padded`, an array of `dtype` by episode and time, on the device."""
         item = padded.shape[2:]
         gathered = self._gathered.take(name, (len(packing.frames), *item), dtype)
-        # The rows are in range. Without `mode` numpy would gather into a temporary buffer first.
+        # The rows are in range. Without `mode` NumPy would gather into a temporary buffer first.
         np.take(padded.reshape(-1, *item), packing.frames, axis=0, out=gathered.numpy(), mode="clip")
-        # The memory is written again in the next gradient step, and this one waits for its results at its end.
+        # Safe to copy asynchronously: this step waits for its results before the next one overwrites the memory.
         return gathered.to(self._device, non_blocking=True)
 
     def targets(self, value_tp1: Tensor, batch: EpisodeBatch, steps: PackedSteps) -> Tensor:
         """Return the targets (N, M), from `value_tp1` (N, M): the value of the frame after each step."""
         packing, ahead = steps.packing, value_tp1.numpy(force=True).copy()
-        ahead[packing.last[batch.terminated]] = 0.0  # a cut episode keeps the value of its last frame
+        ahead[packing.last[batch.terminated]] = 0.0  # a truncated episode keeps the value of its last frame
         reward = batch.reward.reshape(-1)[packing.steps].astype(ahead.dtype)[:, None]
         returns = lambda_returns(
             reward, ahead, packing.step_blocks, gamma=self.options.gamma, td_lambda=self.options.td_lambda
@@ -221,7 +221,7 @@ class RecurrentPolicy(ModulePolicy):
     def _result(
         self, metrics: Mapping[str, float], q_taken: Tensor, target: Tensor, batch: EpisodeBatch, packing: Packing
     ) -> TrainStepResult:
-        """Return `metrics` and those of the error of `q_taken` (N, M), and each episode's priority."""
+        """Return `metrics` with the metrics of the error of `q_taken` (N, M), and each episode's priority."""
         error = (target - q_taken).abs()
         told = {"q_taken": q_taken, "target": target, "td_error": error}
         padded = np.zeros(batch.reward.shape, np.float64)
@@ -230,7 +230,7 @@ class RecurrentPolicy(ModulePolicy):
         return TrainStepResult({**metrics, **means}, self._priorities(padded, batch))
 
     def _priorities(self, errors: NDArray[np.float64], batch: EpisodeBatch) -> NDArray[np.float32]:
-        """Return each episode's priority η max|δ| + (1 - η) mean|δ| (E,), of its steps' mean errors |δ| (E, T)."""
+        """Return each episode's priority η max|δ| + (1 - η) mean|δ| (E,), from its steps' mean errors |δ| (E, T)."""
         eta, mean = self.options.priority_eta, errors.sum(1) / batch.lengths
         return np.asarray(eta * errors.max(1) + (1.0 - eta) * mean, np.float32)
 

@@ -17,13 +17,13 @@ def lambda_returns(
 ) -> NDArray[np.floating[Any]]:
     """Return G_t = r_t + gamma [(1 - λ) v_{t+1} + λ G_{t+1}] of every step, and r + gamma v of an episode's last.
 
-    With v the greedy value this is the Q(λ) of Peng and Williams (1996); λ = 0 is the one-step target of Q-learning.
+    If v is the greedy value, this is the Q(λ) of Peng and Williams (1996); λ = 0 is the one-step target of Q-learning.
 
     Args:
         reward: (N, 1) of every step, packed.
-        value_tp1: (N, M), the value of the frame each step arrives at: 0 where the game ended there, and what the
-            target network says where it was merely cut.
-        step_blocks: how many episodes make a step 0, 1, 2, …; falling.
+        value_tp1: (N, M), the value of the frame each step arrives at: 0 if the game ended there, and the value of the
+            target network if the episode was truncated.
+        step_blocks: number of episodes that make a step 0, 1, 2, …; falling.
         gamma: the discount.
         td_lambda: λ in [0, 1].
     """

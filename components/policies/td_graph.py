@@ -1,8 +1,8 @@
 """The gradient of IQL, VDN and QMIX on a GPU: a CUDA graph for each size of batch.
 
-A gradient step of networks this small is hundreds of operations that a GPU finishes sooner than Python starts the next.
-A CUDA graph records them once and starts them all in one call. A graph has fixed shapes, so batches are padded here to
-one of a few sizes, and a mask takes the padding out of every sum. `Iql.td_loss` computes the same without padding.
+A gradient step of such small networks has hundreds of operations, and a GPU finishes each before Python starts the
+next. A CUDA graph records them once and starts them all in one call. A graph has fixed shapes, so batches are padded to
+one of a few sizes, and a mask excludes the padding from every sum. `Iql.td_loss` computes the same without padding.
 
 Sizes: E episodes, T steps of the longest, A agents, U actions, M values of a step (1, or A if nothing is mixed).
 """
@@ -23,20 +23,20 @@ from components.policies.packing import check_lengths
 from components.policies.td_parts import TdSums
 
 STEPS_OF_A_SIZE = 8
-"""T of a graph is a multiple of this: a finer grid captures more graphs, a coarser one computes more padding."""
+"""T of a graph is a multiple of this: a smaller number means more graphs, a larger one more padding."""
 METRICS = ("loss", "q_taken", "target", "td_error")
 
 
 class TdGraph:
-    """Computes gradients of the weighted mean squared TD error. On a CPU it does without graphs, which serves tests.
+    """Computes gradients of the weighted mean squared TD error. On a CPU, for tests, it uses no graphs.
 
     Args:
         spec: sizes of the environment.
         agents: the online network of the agents, and the target network.
         mixers: the online mixer, and the target mixer.
-        parameters: of the online networks, in the order of the gradient.
-        out: (P,), which every gradient is written to.
-        double_q: as of `Iql`.
+        parameters: parameters of the online networks, in the order of the gradient.
+        out: (P,), to which every gradient is written.
+        double_q: as for `Iql`.
         gamma: the discount.
         td_lambda: λ of the returns.
     """
@@ -81,7 +81,7 @@ class TdGraph:
         return TdSums(metrics, errors)
 
     def _prepared(self, n_episodes: int, n_steps: int, batch: EpisodeBatch) -> "tuple[_Batch, Callable[[], Tensor]]":
-        """Return the place of batches of a size, and what computes their gradient."""
+        """Return the memory for batches of a size, and the function that computes their gradient."""
         most = max(n_steps, -(-self.spec.episode_limit // STEPS_OF_A_SIZE) * STEPS_OF_A_SIZE)
         device = self._out.device
         memory = self._memory.get((n_episodes, most))
@@ -92,7 +92,7 @@ class TdGraph:
         if device.type != "cuda":
             return held, lambda: self._computed(held.arrays)
         held.fill(batch)
-        # The libraries take their memory in the first passes, which a graph must not record.
+        # The libraries allocate memory in the first passes, which a graph must not record.
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
@@ -118,12 +118,12 @@ class TdGraph:
         time = torch.arange(n_steps + 1, device=device).unsqueeze(1)
         seen, real = (time <= lengths) & (lengths > 0), (time < lengths)[:-1]  # (T+1, E) and (T, E)
         frames, steps = _rows(seen), _rows(real)
-        # Padding holds anything, not-a-numbers too, so it is replaced rather than multiplied by 0.
+        # Padding may hold any values, NaN too, so it is replaced and not multiplied by 0.
         obs = torch.where(seen[..., None, None], batch["obs"][frames], 0.0).to(dtype)
         state = torch.where(seen[..., None], batch["state"][frames], 0.0).to(dtype)
         available = batch["available"][frames]
         reward = torch.where(real, batch["reward"][steps], 0.0).to(dtype).unsqueeze(2)
-        # A comparison, and a product below: gathering would go back by a sum in an undefined order.
+        # A comparison, and a product below: the backward pass of a gather would sum in an undefined order.
         chosen = batch["actions"][steps].unsqueeze(3) == torch.arange(spec.n_actions, device=device)
         chosen = (chosen & real[..., None, None]).to(dtype)
         last = torch.cat([torch.zeros_like(chosen[:1]), chosen])
@@ -160,7 +160,7 @@ class TdGraph:
         return q.view(len(q), -1, self.spec.n_agents, self.spec.n_actions)
 
     def _returns(self, reward: Tensor, value_tp1: Tensor, goes_on: Tensor) -> Tensor:
-        """Return what `lambda_returns` does, of (T, E, M) steps that go on or end an episode, `goes_on` (T, E)."""
+        """Return λ-returns as `lambda_returns` does, for steps (T, E, M); `goes_on` (T, E): the episode continues."""
         returns = reward + self.gamma * value_tp1
         if self.td_lambda == 0.0:
             return returns
@@ -171,14 +171,14 @@ class TdGraph:
 
 
 def _rows(there: Tensor) -> Tensor:
-    """Return where the frames or steps that are `there` (T, E) lie, episode after episode; others get any row."""
+    """Return the rows of the frames or steps that are `there` (T, E), episode after episode; others get any row."""
     n_rows = there.sum(0)
     rows = n_rows.cumsum(0) - n_rows + torch.arange(len(there), device=there.device).unsqueeze(1)
     return rows.clamp(max=there.numel() - 1)
 
 
 class _Memory:
-    """So many bytes, here and on the device; here they are pinned for a GPU, which copies them twice as fast."""
+    """`size` bytes on the host and on the device; for a GPU the host's are pinned, which doubles the copying speed."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.here = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -186,7 +186,7 @@ class _Memory:
 
 
 class _Batch:
-    """The place of batches of one size, E episodes of T steps, whose frames and steps lie there one after the other."""
+    """Memory for batches of one size, E episodes of T steps, with frames and steps one after the other."""
 
     def __init__(self, spec: EnvSpec, n_episodes: int, n_steps: int, memory: _Memory) -> None:
         self._pairs: dict[str, tuple[Tensor, Tensor]] = {}
@@ -201,12 +201,12 @@ class _Batch:
 
     @property
     def arrays(self) -> dict[str, Tensor]:
-        """All arrays on the device. What follows the last frame and the last step there may be anything."""
+        """All arrays on the device. The contents after the last frame and the last step are arbitrary."""
         return {name: there for name, (_, there) in self._pairs.items()}
 
     @classmethod
     def size(cls, spec: EnvSpec, n_episodes: int, n_steps: int) -> int:
-        """Return how many bytes such batches take."""
+        """Return the number of bytes of such a batch."""
         return sum(prod(shape) * dtype.itemsize for shape, dtype in cls._layout(spec, n_episodes, n_steps).values())
 
     @staticmethod
@@ -232,12 +232,12 @@ class _Batch:
         for names, rows in (("obs", "state", "available"), frames), (("actions", "reward"), steps):
             for name in names:
                 padded, (here, there) = getattr(batch, name), self._pairs[name]
-                # The rows are in range. Without `mode` numpy would gather into a temporary buffer first.
+                # The rows are in range. Without `mode` NumPy would gather into a temporary buffer first.
                 flat = padded.reshape(-1, *padded.shape[2:])
                 np.take(flat, rows, axis=0, out=here[: len(rows)].numpy(), mode="clip")
                 there[: len(rows)].copy_(here[: len(rows)], non_blocking=True)
         for name in ("lengths", "weights", "terminated"):
             here, there = self._pairs[name]
             here.numpy()[: len(batch)] = getattr(batch, name)
-            here[len(batch) :] = 0  # an episode without steps counts for nothing
+            here[len(batch) :] = 0  # an episode without steps has no effect
             there.copy_(here, non_blocking=True)

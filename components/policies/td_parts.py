@@ -1,7 +1,7 @@
 """The gradient of IQL, VDN and QMIX on a CPU: a part of the batch is one compiled call, from its arrays to its share.
 
-Threads meet once in a gradient step, at its end, and torch keeps no record of what is computed. `Iql.td_loss` does the
-same by operations that torch records, for algorithms whose loss is another one.
+Threads wait for each other once in a gradient step, at its end, and autograd is not used. `Iql.td_loss` computes the
+same with autograd, for algorithms with another loss.
 """
 
 from collections import deque
@@ -28,11 +28,11 @@ from components.policies.scratch import Scratch
 
 @dataclass(frozen=True, slots=True)
 class TdSums:
-    """What comes with a gradient."""
+    """Results that come with a gradient."""
 
     metrics: dict[str, float]
-    """`loss`, and the means `q_taken` of the values of what was done, `target` and `td_error`."""
-    errors: NDArray[np.float64]  # (E, T): mean |TD error| of a step's values; 0 behind the end
+    """`loss`, and the means `q_taken` (values of the taken actions), `target` and `td_error`."""
+    errors: NDArray[np.float64]  # (E, T): mean |TD error| of a step's values; 0 after the end
 
 
 class TdParts:
@@ -41,14 +41,14 @@ class TdParts:
     Args:
         spec: sizes of the environment.
         mixing: `kernel.UNMIXED`, `kernel.SUMMED` or `kernel.MONOTONIC`.
-        double_q: as of `Iql`.
+        double_q: as for `Iql`.
         gamma: the discount.
         td_lambda: λ of the returns.
     """
 
     def __init__(self, spec: EnvSpec, mixing: int, *, double_q: bool, gamma: float, td_lambda: float) -> None:
         self.spec, self.mixing, self.double_q, self.gamma, self.td_lambda = spec, mixing, double_q, gamma, td_lambda
-        self._idle: deque[Scratch] = deque()  # as many as threads have worked here at a time
+        self._idle: deque[Scratch] = deque()  # as many as the most threads at a time so far
         self._shares = Scratch()
 
     def gradient(
@@ -57,10 +57,10 @@ class TdParts:
         """Fill `out` (P,) with the gradient of the parameters `online`, in their order.
 
         Args:
-            batch: a valid one.
-            n_parts: parts of it that threads may share.
+            batch: a valid batch.
+            n_parts: number of parts of it that threads may share.
             online: parameters of the agents, then of the mixer.
-            target: those of the target networks.
+            target: parameters of the target networks.
             out: filled.
 
         Raises:
@@ -89,7 +89,7 @@ class TdParts:
         return TdSums(metrics, errors.reshape(n_episodes, longest))
 
     def _arrays(self, batch: EpisodeBatch) -> tuple[NDArray[Any], ...]:
-        """Return the batch as `kernel.td_part` takes it: read-only, and episodes and time in one axis."""
+        """Return the batch for `kernel.td_part`: read-only, with episodes and time in one axis."""
         spec, frames = self.spec, batch.obs.shape[0] * batch.obs.shape[1]
         arrays = (
             batch.obs.reshape(frames, spec.n_agents, spec.obs_size),
@@ -107,7 +107,7 @@ class TdParts:
         return found
 
     def _with_mixer(self, weights: list[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        """Return the weights of agents and mixer, the latter's empty where there is none."""
+        """Return the weights of agents and mixer, the mixer's empty if there is none."""
         if self.mixing == kernel.MONOTONIC:
             return tuple(weights)
         return (*weights[:8], *([np.empty((1, 1), weights[0].dtype), np.empty(1, weights[0].dtype)] * 4))
@@ -137,7 +137,7 @@ class TdParts:
     def _memory(
         self, scratch: Scratch, n_steps: int, n_episodes: int, weights: tuple[NDArray[Any], ...]
     ) -> tuple[NDArray[Any], ...]:
-        """Return what `kernel.td_part` overwrites, for a part of so many steps."""
+        """Return the arrays that `kernel.td_part` overwrites, for a part of this size."""
         spec, size = self.spec, weights[3].shape[1]
         rows, n_pairs = (n_steps + n_episodes) * spec.n_agents, (spec.n_actions + 1) * spec.n_agents
         inputs, values = n_pairs + rows + ROWS, (rows, spec.n_actions)

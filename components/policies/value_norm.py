@@ -1,4 +1,4 @@
-"""Normalised values: the critic says them in units in which returns have mean 0 and variance 1."""
+"""Normalised values: the critic's units, in which returns have mean 0 and variance 1."""
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,14 @@ BETA = 0.99999
 
 
 class ValueNorm(nn.Module):
-    """Running mean and variance of returns, free of the bias of their start, as MAPPO's.
+    """Running mean and variance of returns, corrected for the bias of their start, as in MAPPO.
 
     Args:
         units: "real" keeps the statistics, and leaves values as they are.
     """
 
     sums: Tensor
-    """Mean of returns, of their squares, and of 1, each times the weight of all that has been seen."""
+    """Running means of returns, of their squares, and of 1; the last is the total weight, by which they are divided."""
 
     def __init__(self, units: ValueUnits = "running") -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ValueNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Tensor, head: nn.Linear | None = None) -> None:
-        """Take `returns` into the statistics; with "popart" change `head` in place so that real values stay."""
+        """Update the statistics with `returns`; with "popart" change `head` in place so that real values stay."""
         mean, sd = self.statistics()
         seen = returns.detach().to(self.sums.dtype)
         new = torch.stack([seen.mean(), seen.square().mean(), torch.ones_like(self.sums[2])])

@@ -7,14 +7,14 @@ from components.policies.iql import Iql
 
 
 class Summed(nn.Module):
-    """(N, A) values become (N, 1); the state is not looked at."""
+    """The sum of the agents' values: (N, A) to (N, 1); the state is not used."""
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
         return q.sum(1, keepdim=True)
 
 
 class Vdn(Iql):
-    """`Iql` whose agents together are regressed on the team's reward (Eq. 1 of the paper). Takes the same keywords."""
+    """`Iql` in which the sum of the agents' values learns from the team's reward (Eq. 1). Takes the same keywords."""
 
     def _make_mixer(self) -> nn.Module:
         return Summed()

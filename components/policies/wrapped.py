@@ -1,4 +1,4 @@
-"""Policies as classes that need no torch until one is made. All processes of a run import them for their flags."""
+"""Policy classes that need torch only when a policy is made. All processes of a run import them for their flags."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class WrappedPolicy(Policy):
-    """A policy that does all by its `learner`, which needs torch.
+    """A policy that delegates everything to its `learner`, which needs torch.
 
-    A subclass makes the learner when it is made itself, and gives it to `_wrap`.
+    A subclass makes the learner in its constructor, and passes it to `_wrap`.
     """
 
     learner: "TwoSidedPolicy"

@@ -1,4 +1,4 @@
-"""Replay buffers: a store of items, and an index of its slots that says what is drawn and what makes room."""
+"""Replay buffers: a store of items, and an index of its slots that selects items to draw and to remove."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -21,17 +21,17 @@ StoreT = TypeVar("StoreT", bound=RowStore | EpisodeStore)
 IndexT = TypeVar("IndexT", bound=Ring | Slots)
 
 Read = Callable[[NDArray[np.int64], NDArray[np.int64]], dict[str, NDArray[Any]]]
-"""Returns copies of the items in some slots (n,), of some generations (n,), by field."""
+"""A function that returns copies of the items in some slots (n,), of some generations (n,), by field."""
 
 Variant = Literal["proportional", "rank"]
-"""Whether the weight of an item comes from its priority, or from the rank of its priority among all."""
+"""Source of an item's weight: its priority, or the rank of its priority among all."""
 
 
 class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
     """A store and an index of the same slots.
 
     Args:
-        index: which slots are filled, drawn and emptied.
+        index: selects the slots to fill, to draw and to empty.
         store: memory of the items.
     """
 
@@ -39,7 +39,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
         self._index: IndexT = index
         self._store: StoreT = store
         self.capacity = index.capacity
-        """Items held at most."""
+        """Largest number of items held."""
 
     def __len__(self) -> int:
         """Return the number of items held."""
@@ -52,7 +52,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
 
     @property
     def stale_updates(self) -> int:
-        """Items that `update` or `remove` named after they were gone, and that were ignored."""
+        """Items that were passed to `update` or `remove` after they had left the buffer; they are ignored."""
         return self._index.stale_updates
 
     @property
@@ -68,7 +68,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
     ) -> None:
         """Set the priorities of sampled items; for an item named twice the last one counts. Uniform draws ignore them.
 
-        Items that are gone, or whose window is, are left out and counted in `stale_updates`.
+        Items that are gone, or whose window is partly overwritten, are left out and counted in `stale_updates`.
 
         Raises:
             InvalidExperience: a shape or dtype is wrong, an index is out of range, or a priority is negative, not
@@ -79,7 +79,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
     @property
     @abstractmethod
     def _slots(self) -> Any:
-        """Slots that hold an item, as the store needs them for a checkpoint."""
+        """Slots that hold an item, in the form that the store needs for a checkpoint."""
 
     def _state_arrays(self) -> dict[str, StateArray]:
         capacity = {"capacity": StateArray.of(np.array(self.capacity, np.int64))}
@@ -95,7 +95,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
         try:
             self._store.load_state(reader, self._slots, self.overwrites)
         except BaseException:
-            self._index.clear()  # what was read only in part is not held
+            self._index.clear()  # partly read items are not held
             raise
 
     def _release(self) -> None:
@@ -137,7 +137,7 @@ def make_priorities(
 
 
 class Prioritized:
-    """What buffers that draw by priority offer besides: their `priorities`, and samples for a `FederatedReplay`."""
+    """Additional methods of buffers that draw by priority: `priorities`, and samples for a `FederatedReplay`."""
 
     _index: PrioritizedRing
 
@@ -182,7 +182,7 @@ class Prioritized:
             none = np.zeros(0, np.int64)
             return ClientSample({}, none, none, np.zeros(0), total, held, index.inserted)
         slots, _, weights = self.priorities.draw(size, rng)
-        # Strata come in order, but the first few items have to be as good a draw as all of them.
+        # Strata come in order. Shuffled, so that the first items alone are also drawn by weight.
         order = rng.permutation(size)
         slots, weights = slots[order], weights[order]
         generations = index.generations_of(slots)
@@ -197,13 +197,13 @@ class Prioritized:
 
 
 class Table:
-    """What tables offer besides: their `slots`, and removal by name."""
+    """Additional methods of tables: `slots`, and removal of items."""
 
     _index: Slots
 
     @property
     def slots(self) -> Slots:
-        """Which slots hold an item, and how often each was drawn."""
+        """The slots: which hold an item, and how often each was drawn."""
         return self._index
 
     def remove(self, indices: NDArray[np.int64], generations: NDArray[np.int64]) -> None:

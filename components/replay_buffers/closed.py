@@ -11,14 +11,14 @@ class Closed(RuntimeError):
 class Closable:
     """Base of objects that free their memory on `close`, or at the end of a `with` block.
 
-    Every public method raises `Closed` from then on. Methods are replaced on `close`, so an open object checks nothing.
+    Every public method raises `Closed` from then on. `close` replaces the methods, so an open object needs no checks.
     """
 
     closed = False
     """True once the object is closed."""
 
     def close(self) -> None:
-        """Free the memory; batches that were drawn stay as they are. Closing again does nothing."""
+        """Free the memory; drawn batches stay valid. Closing again does nothing."""
         if self.closed:
             return
         self.closed = True

@@ -19,13 +19,13 @@ from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_se
 from components.replay_buffers.storage import BatchMemory, GrowingArray, Overwrites, allocate, announce, freeze
 
 FIRST_EPISODES = 32
-"""Number of full-length episodes for which a packed store takes memory at first."""
+"""Number of full-length episodes for which a packed store allocates memory at first."""
 VERSIONS = "versions"
-"""The array with the version of the parameters of each step, which all experience has besides its declared fields."""
+"""Name of the array with the parameters' version of each step, which all experience has besides declared fields."""
 
 
 class Episodes:
-    """Whole episodes, or other segments, that lie back to back, unpadded. Each has one frame more than steps.
+    """Whole episodes, or other segments, back to back without padding. Each has one frame more than steps.
 
     Args:
         lengths: (E,) int32, steps of each.
@@ -34,7 +34,7 @@ class Episodes:
             `terminated`: whole episodes.
         versions: (N,) int32, version of the parameters of each step; None where they are unknown.
         fields: the fields of the experience schema by name: (F, …) of frames, (N, …) of steps, (E, …) of segments.
-            `epsilon` may be left out, for 0.
+            `epsilon` may be left out; it is then 0.
     """
 
     __slots__ = ("fields", "lengths", "terminated", "truncated", "versions")
@@ -57,7 +57,7 @@ class Episodes:
 
 
 def schema_of(spec: EnvSpec | ExperienceSchema) -> ExperienceSchema:
-    """Return a schema as it is, and of an environment the one with policies that explore with probability ε."""
+    """Return the schema; for an environment, its schema with policies that explore with probability ε."""
     return spec if isinstance(spec, ExperienceSchema) else spec.schema.having(EPSILON)
 
 
@@ -68,7 +68,7 @@ class EpisodeStore:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: slots.
         folder: as for `allocate`.
-        n_frames: frames for which memory is taken; enough for all slots by default.
+        n_frames: frames of allocated memory; by default enough for all slots.
 
     Raises:
         OSError: there is no such folder, or too little space in it.
@@ -89,7 +89,7 @@ class EpisodeStore:
         self._stored = {**self.items, VERSIONS: ((), np.dtype(np.int32))}
         self._folder = folder
         self.arrays = self._allocate(capacity * (self.limit + 1) if n_frames is None else n_frames)
-        self._starts = np.arange(capacity) * (self.limit + 1)  # frame with which the episode of a slot begins
+        self._starts = np.arange(capacity) * (self.limit + 1)  # first frame of the episode in a slot
         self.lengths = np.zeros(capacity, np.int32)
         """Steps of the episode in each slot, (capacity,)."""
         self._terminated, self._truncated = np.zeros((2, capacity), np.bool_)
@@ -104,7 +104,7 @@ class EpisodeStore:
         return {name: allocate((n_frames, *item), dtype, self._folder) for name, (item, dtype) in self._stored.items()}
 
     def release(self) -> None:
-        """Let go of all memory; batches stay as they are."""
+        """Release all memory; batches stay valid."""
         self.arrays = {}
         self._batches = BatchMemory()
 
@@ -146,14 +146,14 @@ class EpisodeStore:
         return n
 
     def _fields(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """Return the arrays by field, of ε zeros if it was left out."""
+        """Return the arrays by field, with zeros for ε if it was left out."""
         fields = episodes.fields
         if "epsilon" in self._per_segment and "epsilon" not in fields:
             return {**fields, "epsilon": np.zeros(len(episodes), np.float32)}
         return fields
 
     def write(self, slots: NDArray[np.int64], episodes: Episodes, overwrites: Overwrites) -> None:
-        """Write the last E of checked episodes to `slots` (E,); frames that are overwritten are announced before."""
+        """Write the last E of checked episodes to `slots` (E,); overwritten frames are announced first."""
         skipped, fields = len(episodes) - len(slots), self._fields(episodes)
         versions = episodes.versions
         if versions is None:
@@ -187,16 +187,16 @@ class EpisodeStore:
                 array[: n - until_end] = source[first + until_end : first + n]
 
     def _place(self, slot: int, n_frames: int) -> int:
-        """Return where the `n_frames` of a new episode in `slot` begin; here every slot has room for any."""
+        """Return the first frame of a new episode of `n_frames` in `slot`; here every slot has room for any episode."""
         return slot * (self.limit + 1)
 
     def _corners(
         self, starts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return what `copy_segments` takes for segments of the ring of frames, cut where the ring ends.
+        """Return the corners for `copy_segments` of segments in the ring of frames, split at the end of the ring.
 
         Args:
-            starts: frame with which each segment begins, (E,).
+            starts: first frame of each segment, (E,).
             counts: frames of each segment, (E,).
             to: row to which each segment is copied, (E,).
         """
@@ -213,10 +213,10 @@ class EpisodeStore:
     def gather(
         self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
-        """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on, as padded batch.
+        """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on, as a padded batch.
 
-        The batch is read-only, by field: (E, T + 1, …) of frames, (E, T, …) of steps, and (E, …) of segments, which are
-        those of the whole segment wherever its part begins.
+        The batch is read-only, by field: (E, T + 1, …) of frames, (E, T, …) of steps, and (E, …) of segments. Fields of
+        segments are those of the whole segment, even if the part begins later.
         """
         starts, longest = (self._starts[slots] + firsts) % self._n_frames, int(lengths.max())
         most, n = len(slots) * (self.limit + 1), len(slots)
@@ -244,7 +244,7 @@ class EpisodeStore:
     def pack(
         self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
-        """Return the same steps as `gather`, unpadded and back to back, as a `ClientSample` has them."""
+        """Return the same steps as `gather`, without padding and back to back, for a `ClientSample`."""
         starts = (self._starts[slots] + firsts) % self._n_frames
         packed: dict[str, NDArray[Any]] = {}
         for names, more in ((self.schema.frames, 1), (self.schema.steps, 0)):
@@ -306,7 +306,7 @@ class EpisodeStore:
             load_rows(reader, f"frames/{name}", array, rows, overwrites)
 
     def _loaded_rows(self, slots: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """Return the rows of all frames of the episodes in `slots` (n,), which have just been placed."""
+        """Return the rows of all frames of the episodes in `slots` (n,), which were just placed."""
         return self._rows(slots)
 
     def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
@@ -316,10 +316,10 @@ class EpisodeStore:
 
 
 class PackedEpisodeStore(EpisodeStore):
-    """Memory for episodes that leave in the order in which they came, which follows their real lengths.
+    """Memory for episodes that leave in the order of insertion; its size follows their real lengths.
 
     The frames of all episodes lie back to back in one ring, which is extended by a quarter while it is too small
-    for `capacity` episodes. On a disk, room for `capacity` full-length episodes is taken at once.
+    for `capacity` episodes. On a disk, space for `capacity` full-length episodes is allocated at once.
 
     Args:
         spec: as for `EpisodeStore`.
@@ -357,13 +357,13 @@ class PackedEpisodeStore(EpisodeStore):
         return start
 
     def _grow(self, needed: int) -> None:
-        """Extend the ring to `needed` frames, or by a quarter if so many can be used.
+        """Extend the ring to `needed` frames, or by a quarter if that many can be used.
 
-        The head passes over all of it, so what is not needed costs memory, too.
+        The head passes over the whole ring, so unneeded frames cost memory, too.
         """
         tail, size = (self._head - self._used) % self._n_frames, self._n_frames
-        around = max(self._used - (size - tail), 0)  # frames at the beginning, behind those at the end
-        self.arrays = {}  # an array that is referred to would be copied
+        around = max(self._used - (size - tail), 0)  # frames at the beginning, which follow those at the end
+        self.arrays = {}  # with a reference to it, an array would be copied
         self.arrays = self._allocate(max(needed, min(size + size // 4, self.capacity * (self.limit + 1))))
         moved = min(around, self._n_frames - size)
         for array in self.arrays.values():

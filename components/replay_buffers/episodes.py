@@ -25,36 +25,36 @@ RingT = TypeVar("RingT", bound=Ring)
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Sampled episodes, and the names by which `update` finds them again. All arrays are read-only."""
+    """Sampled episodes, with the indices and generations that `update` needs. All arrays are read-only."""
 
     batch: EpisodeBatch
     indices: NDArray[np.int64]  # (E,)
-    generations: NDArray[np.int64]  # (E,): tells apart episodes that were held under the same index
+    generations: NDArray[np.int64]  # (E,): distinguishes episodes held under the same index
 
 
 @dataclass(frozen=True, slots=True)
 class SampledRollouts:
-    """Sampled parts of episodes, and the names by which `update` finds them again. All arrays are read-only."""
+    """Sampled parts of episodes, with the indices and generations that `update` needs. All arrays are read-only."""
 
     batch: EpisodeBatch
-    """The parts, as if they were episodes: `terminated` where one ends with the game."""
-    learn: NDArray[np.bool_]  # (E, T): the steps to learn from; neither burn-in nor padding
-    firsts: NDArray[np.int64]  # (E,): the step of its episode with which each begins
+    """The parts in the form of episodes: `terminated` where a part ends with the game."""
+    learn: NDArray[np.bool_]  # (E, T): the steps to learn from, without burn-in and padding
+    firsts: NDArray[np.int64]  # (E,): first step of each part in its episode
     indices: NDArray[np.int64]  # (E,)
     generations: NDArray[np.int64]  # (E,)
 
 
 def check_rollout(length: int, burn_in: int) -> None:
-    """Raise `ValueError` unless rollouts may have this length, the first `burn_in` steps of which are not learnt."""
+    """Raise `ValueError` unless rollouts may have this length and these first steps that are not learnt from."""
     if not 0 <= burn_in < length:
         raise ValueError(f"expected length of at least 1 and burn_in of 0 to length - 1, got {length} and {burn_in}")
 
 
 class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
-    """A buffer of whole episodes. It loads what was saved with further fields, without these.
+    """A buffer of whole episodes. When it loads a state with further fields, it ignores these.
 
     Args:
-        index: which slots are filled, drawn and emptied.
+        index: selects the slots to fill, to draw and to empty.
         store: memory of the episodes.
     """
 
@@ -66,7 +66,7 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         """The fields of a transition."""
 
     def insert(self, episodes: Episodes, priorities: NDArray[np.floating[Any]] | None = None) -> None:
-        """Insert episodes, which replace older ones where there is no room.
+        """Insert episodes, which replace older ones if there is no room.
 
         Args:
             episodes: at least one.
@@ -100,14 +100,14 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
     ) -> SampledRollouts:
         """Draw `batch_size` episodes as `sample` does, and from each a rollout of up to `length` steps.
 
-        `length - burn_in` consecutive steps of an episode are to be learnt from, one place as likely as another, or all
-        steps if it is shorter. Before them come `burn_in` steps that warm up a recurrent network (Kapturowski et al.
-        2019), or as many as there are: a rollout from the episode's first step on starts from the initial state.
+        A rollout has `length - burn_in` consecutive steps to learn from, at a uniformly random place, or all steps of a
+        shorter episode. Before them come `burn_in` steps that warm up a recurrent network (Kapturowski et al. 2019), or
+        as many as there are: a rollout from the episode's first step on starts from the initial state.
 
         Args:
             batch_size: rollouts, B.
-            length: steps of each at most, including burn-in.
-            rng: draws.
+            length: largest number of steps of each, including burn-in.
+            rng: generator for the draws.
             burn_in: steps that are not learnt from, 0 to `length` - 1.
 
         Raises:
@@ -126,7 +126,7 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
     def _cut_rollouts(
         self, slots: NDArray[np.int64], length: int, burn_in: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-        """Return for rollouts of the episodes in `slots` (E,) their first steps, steps of burn-in, and steps, (E,)."""
+        """Return the first steps, burn-in steps and lengths (E,) of rollouts of the episodes in `slots` (E,)."""
         whole = self._store.lengths[slots]
         n_learnt = np.minimum(length - burn_in, whole)
         begin = rng.integers(0, whole - n_learnt, endpoint=True)
@@ -152,7 +152,7 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
 
 
 class EpisodeRing(EpisodeBuffer[RingT]):
-    """A buffer of episodes that leave in the order in which they came, so that it can be saved in parts."""
+    """A buffer of episodes that leave in the order of insertion, so that it can be saved in parts."""
 
     @property
     def held(self) -> range:
@@ -160,7 +160,7 @@ class EpisodeRing(EpisodeBuffer[RingT]):
         return range(self._index.oldest, self._index.inserted)
 
     def rest_arrays(self) -> dict[str, StateArray]:
-        """Return the arrays of the state that are not those of episodes."""
+        """Return the arrays of the state that are not data of episodes."""
         parts = self._store.state_arrays(self._slots)
         return {name: array for name, array in self.state_arrays().items() if name not in parts}
 
@@ -176,13 +176,13 @@ class EpisodeRing(EpisodeBuffer[RingT]):
 class EpisodeReplay(EpisodeRing[Ring]):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as in PyMARL.
 
-    Memory follows the real lengths: an episode costs its own frames, at most twice, and no padding.
+    Memory follows the real lengths: an episode needs memory for its own frames, at most twice, and no padding.
 
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.
         capacity: episodes held at most; the oldest are overwritten.
         folder: where frames are stored, in unnamed files that are mapped into memory; by default in memory. On a disk,
-            room for `capacity` full-length episodes is taken at once.
+            space for `capacity` full-length episodes is allocated at once.
 
     Raises:
         ValueError: `capacity` is below 1.
@@ -198,9 +198,9 @@ class EpisodeReplay(EpisodeRing[Ring]):
 class PrioritizedEpisodeReplay(Prioritized, EpisodeRing[PrioritizedRing]):
     """The last `capacity` episodes, drawn with P_i = w_i / Σ w, where w = (priority + epsilon)^alpha.
 
-    A batch is drawn in strata, one episode from each of `batch_size` equal shares of the sum, so an episode may come
-    twice. New episodes enter with the largest priority so far, so each is likely to be learnt from before its error is
-    known.
+    A batch is drawn in strata, one episode from each of `batch_size` equal shares of the sum, so an episode may be
+    drawn twice. New episodes enter with the largest priority so far, so each is likely to be learnt from before its
+    error is known.
 
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.
@@ -235,10 +235,10 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeRing[PrioritizedRing]):
         return self._store.pack(slots, np.zeros(len(slots), np.int64), self._store.lengths[slots])
 
     def share_rollouts(self, size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0) -> ClientSample:
-        """Draw `size` rollouts as `sample_rollouts` does, to be pushed as by `share`.
+        """Draw `size` rollouts as `sample_rollouts` does, to be pushed like a `share`.
 
-        The batch has two more fields: `learn` (N,), the steps to learn from, and `firsts` (M,), the step of its episode
-        with which each rollout begins. Episodes are weighed whole, wherever their rollouts begin.
+        The batch has two more fields: `learn` (N,), the steps to learn from, and `firsts` (M,), the first step of each
+        rollout in its episode. The weight is that of the whole episode, wherever its rollout begins.
 
         Raises:
             ValueError: `size` is negative, `length` below 1, or `burn_in` not 0 to `length` - 1.
@@ -262,8 +262,9 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeRing[PrioritizedRing]):
 class FreshEpisodes(EpisodeRing[QueueRing]):
     """A queue for algorithms that learn from their present policy: each episode is drawn once, the oldest first.
 
-    An episode that has been drawn makes room for another, and none is dropped before: `insert` raises `BufferFull`. The
-    Orchestrator's limiter keeps workers waiting while a queue is full, in which there is room for what is on its way.
+    An episode that has been drawn makes room for another. No episode is dropped before that: `insert` raises
+    `BufferFull`. The Orchestrator's limiter keeps workers waiting while the queue is full; there is room for episodes
+    that are already on their way.
 
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.
@@ -293,8 +294,8 @@ class FreshEpisodes(EpisodeRing[QueueRing]):
 class EpisodeTable(Table, EpisodeBuffer[Slots]):
     """Up to `capacity` episodes, of which any may be removed at any time.
 
-    Every slot has room for a full-length episode, of which the system provides the part that has been written. So this
-    takes more memory than `EpisodeReplay`, but episodes need not leave in order. All importance weights are 1.
+    Every slot has room for a full-length episode; the system provides only the memory that has been written. So it
+    needs more memory than `EpisodeReplay`, but episodes may leave in any order. All importance weights are 1.
 
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.

@@ -1,9 +1,9 @@
 """Two-phase sampling: clients draw from their buffers and push the items, and a server draws from these again.
 
 It is the distributed prioritised replay of memoire, made exact for clients of any size and rate. Item i of client k has
-weight w_i, and the client's items together S_k. The client draws i with probability w_i / S_k, so if the server draws k
-with probability S_k / ΣS and takes what k drew in turn, i comes with w_i / ΣS, however often k pushes. Nothing here
-knows of a network: shares are values, and what moves them is someone else's.
+weight w_i; the sum over the client's items is S_k. The client draws i with probability w_i / S_k. If the server draws k
+with probability S_k / ΣS and takes the items that k drew in turn, i has the probability w_i / ΣS, however often k
+pushes. This file does not use the network: shares are values, which other code transports.
 """
 
 from collections import deque
@@ -37,51 +37,51 @@ from components.replay_buffers.segments import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientSample:
-    """What a client pushes: M items it drew in proportion to their weights, independently, and how much it holds.
+    """A client's push: M items drawn in proportion to their weights, in random order, and the size of its buffer.
 
-    M may be 0, which only says how much is held now.
+    M may be 0; the sample then only reports how much the client holds now.
     """
 
     batch: Mapping[str, NDArray[Any]]
-    """By field (M, *shape), or runs of rows back to back; without items there may be no fields either."""
+    """By field (M, *shape), or runs of rows back to back. Fields may be missing if there are no items."""
     indices: NDArray[np.int64]  # (M,)
     generations: NDArray[np.int64]  # (M,)
-    weights: NDArray[np.float64]  # (M,): w of each, above 0
+    weights: NDArray[np.float64]  # (M,): weight w of each, above 0
     total: float
-    """The weights of all that the client held when it drew, S."""
+    """Sum S of the weights of all items that the client held at the draw."""
     held: int
-    """How many items these were."""
+    """Number of items that the client held at the draw."""
     inserted: int
     """Items inserted into the client's buffer until then."""
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all arrays: what a network has to carry, but for names and headers."""
+        """Bytes of all arrays: the size on the network, without names and headers."""
         numbers = self.indices.nbytes + self.generations.nbytes + self.weights.nbytes
         return numbers + sum(array.nbytes for array in self.batch.values())
 
 
 @dataclass(frozen=True, slots=True)
 class SampledUnion:
-    """Items drawn from the union of all clients' buffers, and the names by which `route` finds them again."""
+    """Items drawn from the union of all clients' buffers, with the client of each, for `route`."""
 
     batch: dict[str, NDArray[Any]]
-    """By field (B, *shape); or of runs (B, longest, *shape), zeros after each, and back to back as `draw` has them."""
+    """By field (B, *shape). Runs are (B, longest, *shape), padded with zeros; `draw` returns them back to back."""
     weights: NDArray[np.float32]  # (B,): importance weights
     names: tuple[str, ...]
-    """Of clients, each once,"""
+    """Names of the clients, each once."""
     whose: NDArray[np.int64]
-    """and which of these each item is of, (B,)."""
+    """Index in `names` of each item's client, (B,)."""
     indices: NDArray[np.int64]  # (B,)
     generations: NDArray[np.int64]  # (B,)
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Whose each item is, (B,)."""
+        """Name of each item's client, (B,)."""
         return tuple([self.names[i] for i in self.whose.tolist()])
 
     def padded(self, fields: Fields) -> "SampledUnion":
-        """Return what `FederatedReplay.draw` returned as its `sample` does."""
+        """Return the result of `FederatedReplay.draw` in the padded form of its `sample`."""
         return replace(self, batch=padded(fields, self.batch)) if LENGTHS in self.batch else self
 
 
@@ -91,31 +91,31 @@ Route = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class UnionStatistics:
-    """How much was pushed and drawn so far; clients that have left count too."""
+    """Numbers of items pushed and drawn so far, including those of clients that have left."""
 
     inserted: int
     """Items inserted into the clients' buffers, as far as they have reported."""
     pushed: int
     """Items that clients drew and pushed."""
     drawn: int
-    """Items that the server drew of these."""
+    """Items that the server drew from the pushed ones."""
     dropped: int
-    """Items that went undrawn, since newer ones took their place or their client left."""
+    """Items that were never drawn, because newer ones replaced them or their client left."""
     pushed_bytes: int
     inserted_bytes: int
-    """Bytes that would have travelled had every inserted item been sent; an item counts as many as a pushed one."""
+    """Bytes on the network if every inserted item had been sent; an item counts as a mean pushed item."""
 
     @property
     def saved(self) -> float:
-        """The share of the bandwidth that was saved by sending what is drawn, not what is inserted; may be negative."""
+        """Share of the bandwidth saved by sending drawn items instead of inserted items; it may be negative."""
         return 1.0 - self.pushed_bytes / self.inserted_bytes if self.inserted_bytes else 0.0
 
 
 class NotPushed(LookupError):
-    """A batch cannot be drawn yet: what was picked of some clients has not been pushed. Nothing is lost by waiting.
+    """A batch cannot be drawn yet: some picked clients have not pushed enough items. Nothing is lost by waiting.
 
     Attributes:
-        missing: by client, how many items more it has to push. What was picked stays picked, and comes when they do.
+        missing: number of further items that each client has to push. The picks stay valid until then.
     """
 
     def __init__(self, missing: Mapping[str, int]) -> None:
@@ -126,12 +126,12 @@ class NotPushed(LookupError):
 
 @dataclass(slots=True, eq=False)
 class _Pile:
-    """A share, and in which order what is left of it comes."""
+    """A share, and the order of its remaining items."""
 
     share: ClientSample
     order: NDArray[np.int64]
-    left: int  # of `order`, from its end
-    uses: int  # how often it was begun, this time included
+    left: int  # remaining items, at the end of `order`
+    uses: int  # number of rounds through it, including the current one
 
 
 @dataclass(slots=True)
@@ -144,20 +144,20 @@ class _Client:
 
 
 class FederatedReplay:
-    """The server's side: holds what clients pushed, and draws from the union of their buffers.
+    """The server's side: holds the items that clients pushed, and draws from the union of their buffers.
 
-    For every item it first picks a client, in proportion to the newest S it knows of, and then takes one that this
-    client drew. What has been picked stays picked until it can be taken: to pick another instead would favour clients
-    that push often. So a batch may have to wait for a client that is slow, and for nothing else.
+    For every item it first picks a client, in proportion to the newest known S, and then takes an item that this client
+    drew. A pick stays valid until its item can be taken: another pick instead would favour clients that push often. So
+    a batch waits only for slow clients.
 
     Args:
-        fields: by name, what an item holds, a row or a run of them; with runs there is a field `lengths` too. The
-            buffers of clients have them as `share_fields`.
+        fields: fields of an item by name, each a row or a run of rows; with runs there is a field `lengths` too. See
+            `share_fields` of the clients' buffers.
         beta: strength of the correction by importance weights (n P_i)^-beta over their maximum in the batch.
-        max_items: items of a client that are held, and of a batch, at most. Of the shares beyond, the oldest go, drawn
-            or not; the newest are drawn first, and the newest of all stays, whatever its size.
-        max_uses: how often an item that was pushed once may be drawn; each time round in another order. More than 1
-            saves bandwidth and leaves every item as likely as before, but items come again.
+        max_items: largest number of held items of a client, and of items of a batch. Beyond that the oldest shares are
+            dropped, drawn or not. The newest share is drawn first, and is kept for any size.
+        max_uses: number of times that a pushed item may be drawn; each round has another order. More than 1 saves
+            bandwidth and does not change an item's probability, but items are repeated.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -177,15 +177,15 @@ class FederatedReplay:
         }
         self.beta, self.max_items, self.max_uses = beta, max_items, max_uses
         self._clients: dict[str, _Client] = {}
-        self._names: dict[int, str] = {}  # of clients, by number
+        self._names: dict[int, str] = {}  # names of clients by number
         self._joined = 0
-        self._picks = np.zeros(0, np.int64)  # numbers of clients picked, in order, whose items have not been taken
-        self._counts: dict[int, dict[str, int]] = {}  # how often each is among the first so many of them
+        self._picks = np.zeros(0, np.int64)  # numbers of picked clients, in order, whose items are not taken yet
+        self._counts: dict[int, dict[str, int]] = {}  # picks of each client among the first n, by n
         self._gone = 0  # items inserted by clients that have left
         self._pushed = self._drawn = self._dropped = self._pushed_bytes = 0
 
     def __len__(self) -> int:
-        """Return how many items all clients hold, as far as they have told."""
+        """Return the number of items that all clients hold, as last reported."""
         return sum(client.held for client in self._clients.values())
 
     @property
@@ -195,14 +195,14 @@ class FederatedReplay:
 
     @property
     def held(self) -> dict[str, int]:
-        """The clients that have joined, and how many items each holds, as far as it has told."""
+        """The clients that have joined, and the number of items of each, as last reported."""
         return {name: client.held for name, client in self._clients.items()}
 
     def join(self, client: str) -> None:
-        """Admit a client, of which nothing is known yet.
+        """Add a client, which has not reported anything yet.
 
         Raises:
-            NameTaken: one of this name is there.
+            NameTaken: a client of this name has joined.
         """
         if client in self._clients:
             raise NameTaken(f"client: expected a name that is free, got {client!r}, which has joined")
@@ -211,10 +211,10 @@ class FederatedReplay:
         self._joined += 1
 
     def leave(self, client: str) -> None:
-        """Forget a client, and what it pushed.
+        """Remove a client and the items that it pushed.
 
         Raises:
-            UnknownClient: none of this name is there.
+            UnknownClient: no client of this name has joined.
         """
         gone = self._known(client)
         self._dropped += sum(pile.left for pile in gone.piles if pile.uses == 1)
@@ -223,18 +223,18 @@ class FederatedReplay:
         self._give_up(gone.number)
 
     def add(self, client: str, share: ClientSample, *, trusted: bool = False) -> None:
-        """Take what a client pushed, and how much it holds from now on.
+        """Add a client's push: its items, and how much it holds now.
 
         Args:
-            client: whose it is.
-            share: what it pushed.
-            trusted: whether it comes from a buffer of this process, and need not be checked.
+            client: the client.
+            share: the push.
+            trusted: True if it comes from a buffer of this process; it is not checked then.
 
         Raises:
             UnknownClient: the client has not joined.
-            InvalidExperience: an array is missing or is none, or its shape or dtype is another; or a length, a weight
-                or a count is not a finite number, is out of its range, or disagrees with another. The message names
-                the field and what was expected; nothing is taken then.
+            InvalidExperience: an array is missing, is not an array, or has a wrong shape or dtype; or a length, a
+                weight or a count is not finite, is out of its range, or contradicts another. The message names the
+                field and the expected value; nothing is added then.
         """
         known = self._known(client)
         if not trusted:
@@ -260,7 +260,7 @@ class FederatedReplay:
         return self._clients[client]
 
     def _give_up(self, number: int) -> None:
-        """Forget that a client was picked."""
+        """Drop the picks of a client."""
         self._picks, self._counts = self._picks[self._picks != number], {}
 
     def _check(self, share: ClientSample, inserted: int) -> None:
@@ -282,9 +282,9 @@ class FederatedReplay:
     # Sampling -------------------------------------------------------------------------------------------------------
 
     def missing(self, batch_size: int, rng: np.random.Generator) -> dict[str, int]:
-        """Pick the clients of the next `batch_size` items, and return how many each of them has to push for that.
+        """Pick the clients of the next `batch_size` items, and return how many items each of them still has to push.
 
-        Nothing is missing if the answer is empty; then `sample` draws them.
+        If the result is empty, `sample` can draw the batch.
 
         Raises:
             ValueError: `batch_size` is below 1, or above `max_items`: one client might have to push all of them.
@@ -298,7 +298,7 @@ class FederatedReplay:
             if not totals.sum() > 0:
                 raise NotPushed({})
             numbers = np.array([client.number for client in self._clients.values()])
-            # What `rng.choice` does, but for its checks, which take longer.
+            # As `rng.choice`, but without its checks, which take longer.
             ends = (totals / totals.sum()).cumsum()
             picked = (ends / ends[-1]).searchsorted(rng.random(wanted), side="right")
             self._picks = np.concatenate([self._picks, numbers[picked]])
@@ -311,9 +311,9 @@ class FederatedReplay:
         return {name: n for name, n in lacking.items() if n > 0}
 
     def _grouped(self, picks: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """Return the clients among `picks` (B,), once each, and which of them each is (B,)."""
+        """Return the clients among `picks` (B,), each once, and the index of each pick's client (B,)."""
         first = int(picks[0])
-        if (picks == first).all():  # most have few clients, and what follows takes longer
+        if (picks == first).all():  # a common case, and faster than the rest
             return (self._names[first],), np.zeros(len(picks), np.int64)
         numbers, whose = np.unique(picks, return_inverse=True)
         return tuple([self._names[number] for number in numbers.tolist()]), whose
@@ -330,17 +330,17 @@ class FederatedReplay:
         return self.draw(batch_size, rng).padded(self.fields)
 
     def draw(self, batch_size: int, rng: np.random.Generator) -> SampledUnion:
-        """Draw a batch as `sample` does, its runs back to back, as they may travel on; see `SampledUnion.padded`.
+        """Draw a batch as `sample` does, but with runs back to back, for sending; see `SampledUnion.padded`.
 
         Raises:
             ValueError: `batch_size` is below 1, or above `max_items`: one client might have to push all of them.
-            NotPushed: clients have to push more first; which, and how much, `missing` says.
+            NotPushed: clients have to push more first; its `missing` has their numbers of items.
         """
         if lacking := self.missing(batch_size, rng):
             raise NotPushed(lacking)
         picks, self._picks, self._counts = self._picks[:batch_size], self._picks[batch_size:], {}
         names, whose = self._grouped(picks)
-        parts = []  # shares, where their items go in the batch, and which these are
+        parts = []  # shares, places of their items in the batch, and the items
         for i, name in enumerate(names):
             places, at = np.flatnonzero(whose == i), 0
             for share, items in self._take(self._clients[name], len(places), rng):
@@ -365,10 +365,10 @@ class FederatedReplay:
         parts: list[tuple[ClientSample, NDArray[np.int64], NDArray[np.int64]]],
         lengths: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """Return a field of a batch, made of parts of shares; of runs, those of items of `lengths` (B,)."""
+        """Return a field of a batch from parts of shares; for runs, `lengths` (B,) are those of the items."""
         kind = self.fields[name]
         if not isinstance(kind, Segment) or lengths is None:
-            if len(parts) == 1:  # and so its places are all, in order
+            if len(parts) == 1:  # it has all places, in order
                 share, _, of = parts[0]
                 return share.batch[name].take(of, axis=0)
             array = np.empty((batch_size, *kind.shape), kind.dtype)
@@ -384,7 +384,7 @@ class FederatedReplay:
         return array
 
     def _take(self, client: _Client, n: int, rng: np.random.Generator) -> list[tuple[ClientSample, NDArray[np.int64]]]:
-        """Take the next `n` items of a client that has so many: of its newest share that is not used up, and on."""
+        """Take the next `n` items of a client, which has that many, from its newest shares first."""
         taken = []
         while n:
             pile = client.piles[0]
@@ -400,7 +400,7 @@ class FederatedReplay:
         return taken
 
     def route(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> dict[str, Route]:
-        """Return by client what it is to hand to the `update` of its buffer. Clients that have left are left out.
+        """Return the arguments for the `update` of each client's buffer, without clients that have left.
 
         Raises:
             InvalidExperience: `priorities` are not B floats that are finite and at least 0.
@@ -414,7 +414,7 @@ class FederatedReplay:
         return routes
 
     def statistics(self) -> UnionStatistics:
-        """Return how much was pushed and drawn so far, and what bandwidth that saved."""
+        """Return the numbers of items pushed and drawn so far, and the saved bandwidth."""
         inserted = self._gone + sum(client.inserted for client in self._clients.values())
         each = self._pushed_bytes / self._pushed if self._pushed else 0.0
         return UnionStatistics(

@@ -11,7 +11,7 @@ class InvalidExperience(ValueError):
 
 
 class BufferFull(InvalidExperience):
-    """A queue has no room for new items: none of those that wait is dropped for them."""
+    """A queue has no room for new items, because waiting items are never dropped."""
 
 
 class UnknownClient(InvalidExperience):
@@ -19,7 +19,7 @@ class UnknownClient(InvalidExperience):
 
 
 class NameTaken(InvalidExperience):
-    """A client of this name has joined already, and is alive."""
+    """A client of this name has already joined, and is alive."""
 
 
 def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
@@ -57,7 +57,7 @@ def check_priorities(priorities: NDArray[np.floating[Any]], n: int) -> None:
 
 
 def describe(array: Any) -> str:
-    """Return dtype and shape of an array, or the type of another object."""
+    """Return dtype and shape of an array, or the type of any other object."""
     if isinstance(array, (np.ndarray, np.generic)):
         return f"{array.dtype} of shape {array.shape}"
     return type(array).__name__

@@ -1,4 +1,4 @@
-"""Rate limiter: how far sampling may run ahead of inserting, and the other way round (Reverb, Cassirer 2021)."""
+"""Rate limiter: how far sampling may run ahead of inserting, and vice versa (Reverb, Cassirer 2021)."""
 
 from math import floor, inf
 from typing import Self
@@ -14,17 +14,17 @@ class SampleToInsertRatio(Checkpointed):
     """Rate limiter by which each inserted item is sampled `samples_per_insert` times on average.
 
     It only counts and never waits: after a refusal, ask again once the other side has moved.
-    With diff = inserted * samples_per_insert - sampled, sampling may lower it to `min_diff`, once `min_size` items are
-    there, and inserting may raise it to `max_diff`, or above it while there are at most `min_size` items.
+    Let diff = inserted * samples_per_insert - sampled. Sampling may lower it to `min_diff`, once there are `min_size`
+    items. Inserting may raise it to `max_diff`, or above it while there are at most `min_size` items.
 
     Args:
         samples_per_insert: samples of each item on average.
         min_size: items needed before the first is sampled.
-        error_buffer: how far diff may be from samples_per_insert * min_size, either way; or the pair
+        error_buffer: largest distance of diff from samples_per_insert * min_size, either way; or the pair
             (min_diff, max_diff) itself.
-        insert_size: the most items that are inserted at a time.
-        sample_size: the most items that are sampled at a time.
-        capacity: items that the buffer holds at most, if `min_size` is to be checked against it.
+        insert_size: largest number of items inserted at a time.
+        sample_size: largest number of items sampled at a time.
+        capacity: capacity of the buffer, to check `min_size` against it; None for no check.
 
     Raises:
         ValueError: a number is out of range, or both sides could wait for each other; the message has the arithmetic.
@@ -73,7 +73,7 @@ class SampleToInsertRatio(Checkpointed):
         self.check_sizes(insert_size=insert_size, sample_size=sample_size)
 
     def check_sizes(self, *, insert_size: int = 1, sample_size: int = 1) -> None:
-        """Check that inserting and sampling up to so many items at a time cannot come to a standstill.
+        """Check that inserting and sampling up to these numbers of items at a time cannot come to a standstill.
 
         Raises:
             ValueError: a size is below 1, or both sides could wait for each other; the message has the arithmetic.
@@ -108,10 +108,10 @@ class SampleToInsertRatio(Checkpointed):
 
     @classmethod
     def queue(cls, size: int) -> Self:
-        """Return the limiter of a queue of up to `size` items, each sampled once and then deleted: both ends wait.
+        """Return the limiter of a queue of up to `size` items, each sampled once and then deleted; both sides may wait.
 
         Raises:
-            ValueError: `size` is below 2: with 1 neither end could be ahead of the other.
+            ValueError: `size` is below 2: with 1 neither side could be ahead of the other.
         """
         return cls(1.0, 1, (0.0, float(size)))
 
@@ -126,7 +126,7 @@ class SampleToInsertRatio(Checkpointed):
 
     @property
     def diff(self) -> float:
-        """Samples that are due for the items inserted so far."""
+        """Samples still due for the items inserted so far."""
         return self.inserted * self.samples_per_insert - self.sampled
 
     def may_insert(self, n: int = 1) -> bool:
@@ -146,7 +146,7 @@ class SampleToInsertRatio(Checkpointed):
         return small or self.diff + n * self.samples_per_insert <= self.max_diff
 
     def insertable(self) -> int | None:
-        """Return how many items may be inserted now, at most; None for any number."""
+        """Return the largest number of items that may be inserted now; None for any number."""
         if self.max_diff == inf:
             return None
         ratio, diff = self.samples_per_insert, self.diff
@@ -181,9 +181,10 @@ class SampleToInsertRatio(Checkpointed):
         self.deleted += n
 
     def take_over(self, other: "SampleToInsertRatio") -> None:
-        """Take the counts of `other`, to change the settings while both sides run.
+        """Copy the counts of `other`, to change the settings while both sides run.
 
-        Samples are counted as if all had been drawn at the new ratio, so the change makes none due and forbids none.
+        Samples are counted as if all had been drawn at the new ratio, so the change neither makes samples due nor
+        forbids any.
         """
         self.inserted, self.deleted = other.inserted, other.deleted
         self.sampled = round(other.sampled * self.samples_per_insert / other.samples_per_insert)
@@ -192,7 +193,7 @@ class SampleToInsertRatio(Checkpointed):
         return {name: StateArray.of(np.array(getattr(self, name), np.int64)) for name in COUNTERS}
 
     def _check_state(self, reader: ArrayReader) -> None:
-        for name in COUNTERS:  # settings may differ: the counts mean the same
+        for name in COUNTERS:  # settings may differ, the counts have the same meaning
             reader.read_count(name)
 
     def _load_state(self, reader: ArrayReader) -> None:

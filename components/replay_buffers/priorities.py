@@ -28,16 +28,16 @@ class Priorities:
     """Weights by which items are drawn, and importance weights that correct for them.
 
     Args:
-        capacity: number of items; none has weight at first.
+        capacity: number of items; at first none has a weight.
         alpha: 0 draws uniformly, 1 in proportion to priorities; 0.6 in the paper.
         beta: strength of the correction by importance weights, in [0, 1]; 0.4 at first in the paper, and annealed to 1.
             It may be set between two draws.
-        epsilon: is added to priorities, so that an item of priority 0 may be drawn; with 0 it is never drawn.
+        epsilon: added to priorities, so that an item of priority 0 can be drawn; with 0 it is never drawn.
         normalize: importance weights (n P_i)^-beta are divided by the largest of the batch, as in the paper, or by the
-            largest of the whole buffer, as in the authors' code: then the weight of an item does not depend on the
-            other items of the batch.
+            largest of the whole buffer, as in the authors' code. With the latter, the weight of an item does not depend
+            on the other items of the batch.
         decay: factor for the weight w of an item each time it is drawn. With 0 an item is drawn once, and again only
-            after it was given a priority.
+            after it has got a new priority.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -80,8 +80,8 @@ class Priorities:
         """Return the weights (n,) of `priorities`.
 
         Raises:
-            InvalidExperience: they are not n floats, or one is negative, not finite, or so large that sums would
-                overflow.
+            InvalidExperience: `priorities` are not n floats, or one is negative, not finite, or so large that sums
+                would overflow.
         """
         check_priorities(priorities, n)
         with np.errstate(over="ignore"):
@@ -94,7 +94,7 @@ class Priorities:
         return weights
 
     def note_max(self, priorities: NDArray[np.floating[Any]]) -> None:
-        """Update `largest` with `priorities` (n,) that items were given."""
+        """Update `largest` with new `priorities` (n,) of items."""
         if len(priorities):
             self.largest = max(self.largest, float(priorities.max()))
 
@@ -127,7 +127,7 @@ class Priorities:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64]]:
         """Draw slots (B,) in proportion to their weights; return them, their importance weights (B,), and w (B,).
 
-        Slots are drawn in strata, one from each of `batch_size` equal shares of the sum, so a slot may come twice.
+        Slots are drawn in strata, one from each of `batch_size` equal shares of the sum, so a slot may be drawn twice.
 
         Raises:
             ValueError: no item has weight.
@@ -168,7 +168,7 @@ class Priorities:
             raise CheckpointError(f"weights: expected numbers of at least 0 with a finite sum, got {weights}")
 
     def load_state(self, reader: ArrayReader, held: int) -> None:
-        """Take over arrays that have been checked."""
+        """Load checked arrays."""
         self.beta, self.largest = (float(reader.read(name, np.float64, ())) for name in ("beta", "largest"))
         self.clear(0, self.capacity)
         self._take_weights(reader, held)

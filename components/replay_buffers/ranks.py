@@ -14,7 +14,7 @@ from components.replay_buffers.priorities import Priorities
 
 FRESHNESS = 8
 """Ranks are recomputed when more than one in this many items has changed. Until then, a changed item has the rank that
-it would have had at the last computation. The paper sorts more rarely."""
+its priority would have had at the last computation. The paper sorts less often."""
 
 
 class RankedPriorities(Priorities):
@@ -44,7 +44,7 @@ class RankedPriorities(Priorities):
         """Return `priorities` themselves, which `set` takes.
 
         Raises:
-            InvalidExperience: they are not n floats that are finite and at least 0.
+            InvalidExperience: `priorities` are not n floats that are finite and at least 0.
         """
         check_priorities(priorities, n)
         return priorities.astype(np.float64)
@@ -83,7 +83,7 @@ class RankedPriorities(Priorities):
             self.rank()
 
     def state_arrays(self, held: int) -> dict[str, StateArray]:
-        """Return the arrays of a checkpoint. Ranks are recomputed, as they are when it is loaded."""
+        """Return the arrays of a checkpoint. Ranks are recomputed now, and again when it is loaded."""
         self.rank()
         arrays = super().state_arrays(held)
         del arrays["weights"]

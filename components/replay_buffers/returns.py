@@ -1,8 +1,8 @@
-"""What experience is worth: TD(λ) in several dimensions, n-step returns, GAE and V-trace, on packed episodes.
+"""Returns and advantages: TD(λ) in several dimensions, n-step returns, GAE and V-trace, on packed episodes.
 
 Episodes lie back to back: N steps of E episodes, whose `lengths` (E,) add up to N. D is the dimension of the reward.
-A recursion over time is folded in log2(T) whole-array passes, T being the longest episode, rather than in T: each
-pass doubles how far every step has looked ahead. Sums are made in float64 and returned in the dtype of the reward.
+A recursion over time needs log2(T) passes over whole arrays and not T, where T is the longest episode: each pass
+doubles the number of steps that are summed. Sums are computed in float64 and returned in the dtype of the reward.
 """
 
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ from components.replay_buffers.invalid import InvalidExperience, check_finite
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 FIRST_TRACE = 32
-"""Older steps that `extend_lambda_returns` looks at in one go at first; every further time it is twice as many."""
+"""Older steps that `extend_lambda_returns` updates at once at first; each further time they are twice as many."""
 
 
 class NSteps(NamedTuple):
-    """What `n_step_returns` makes of every step."""
+    """Results of `n_step_returns` for every step."""
 
     returns: Floats  # (N,): discounted sum of the rewards of up to n steps
-    last: NDArray[np.int64]  # (N,): the step where that sum ends; what it arrives at is bootstrapped from
-    discount: Floats  # (N,): gamma to the number of steps summed
+    last: NDArray[np.int64]  # (N,): last step of that sum; the value of its next frame follows
+    discount: Floats  # (N,): gamma to the power of the number of summed steps
 
 
 class VTrace(NamedTuple):
-    """What `v_trace` makes of every step."""
+    """Results of `v_trace` for every step."""
 
     targets: Floats  # (N,): v_s, on which the value is regressed
     advantages: Floats  # (N,): rho (r + gamma [λ v_{s+1} + (1 - λ) V_{s+1}] - V), for the policy gradient
@@ -49,26 +49,26 @@ def extend_lambda_returns(
     """Update the λ-returns of one growing episode in place, after `fresh` steps were added to its end.
 
     They are q_t = r_t + gamma [λ q_{t+1} + (1 - λ) v_{t+1}], each dimension with its own gamma. The last step has q = r
-    where the game ended there, and q = v where the episode was merely cut: its reward counts once the next step is
-    known. These are the returns of memoire. With `fresh` of T they are those of a whole episode.
+    if the game ended there, and q = v if it did not: its reward counts once the next step is known. These are the
+    returns of memoire. With `fresh` of T they are those of a whole episode.
 
-    The recursion runs backwards through the fresh steps and on through the older ones, until a return changes by
-    Σ_j |c_j| |Δq_j| < `threshold`. That return is still written, and is the last one. So the cost is that of the fresh
-    steps and of the horizon, not of the episode.
+    The recursion runs backwards through the fresh steps and then the older ones, until a return changes by
+    Σ_j |c_j| |Δq_j| < `threshold`. That return is the last one written. So the cost depends on the fresh steps and the
+    horizon, not on the length of the episode.
 
     Args:
-        returns: (T, D), changed; what it holds for the fresh steps does not matter.
+        returns: (T, D), changed in place; its values for the fresh steps are ignored.
         reward: (T, D), floating.
         value: (T, D), floating.
-        fresh: how many steps at the end are new, in 1 … T.
-        terminated: whether the game ended with step T - 1; otherwise q = v there.
+        fresh: number of new steps at the end, in 1 … T.
+        terminated: True if the game ended with step T - 1; otherwise q = v there.
         discount: gamma in [0, 1], one number or (D,).
         td_lambda: λ in [0, 1].
         coefficients: c, one number or (D,). Their sign does not count here, as a negative one would hide a change.
         threshold: at least 0; with 0 the recursion always reaches the beginning.
 
     Returns:
-        The first step whose return was written, and the first whose priority is to be made anew: one further on if
+        The first step whose return was written, and the first whose priority must be recomputed: the step after it if
         the threshold stopped the recursion, as in memoire.
 
     Raises:
@@ -109,9 +109,9 @@ def extend_lambda_returns(
 
 
 class AdvantageScale:
-    """Makes priorities of advantages, relative to what has been usual: P = (|A| / √(mean square / 2))^exponent.
+    """Computes priorities from advantages, relative to their running scale: P = (|A| / √(mean square / 2))^exponent.
 
-    The mean square is a very slow running mean, and so is part of what a replay memory has to keep.
+    The mean square is a very slow running mean, so a replay memory has to save it.
     """
 
     RATE = 1e-8
@@ -126,9 +126,9 @@ class AdvantageScale:
     def priorities(
         self, returns: Floats, value: Floats, *, coefficients: float | Floats = 1.0, exponent: float
     ) -> NDArray[np.float32]:
-        """Return the priority (N,) of every step, and let the mean follow.
+        """Return the priority (N,) of every step, and update the mean.
 
-        A = Σ_j c_j (q_j - v_j) keeps its signs, so dimensions may cancel. An `exponent` of 0 makes every priority 1.
+        A = Σ_j c_j (q_j - v_j) is a signed sum, so dimensions may cancel. An `exponent` of 0 makes every priority 1.
 
         Args:
             returns: (N, D), floating.
@@ -157,7 +157,7 @@ class AdvantageScale:
 def n_step_returns(reward: Floats, lengths: NDArray[np.integer[Any]], *, n: int, gamma: float) -> NSteps:
     """Return Σ_{k<m} gamma^k r_{t+k} of every step, where m is n, or less if the episode ends before.
 
-    To keep n-step transitions, insert `returns` as the reward, and next observation and done of step `last`.
+    To store n-step transitions, insert `returns` as the reward, and the next observation and done of step `last`.
 
     Args:
         reward: (N,), floating.
@@ -196,7 +196,7 @@ def gae(
     Args:
         reward: (N,), floating.
         value: (N,) of the state each step starts from.
-        value_tp1: (N,) of the state it arrives at: 0 where the game ended there.
+        value_tp1: (N,) of the state it arrives at: 0 if the game ended there.
         lengths: (E,), integers of at least 1 that add up to N.
         gamma: the discount, in [0, 1].
         td_lambda: λ in [0, 1].
@@ -234,7 +234,7 @@ def v_trace(
         reward: (N,), floating.
         value: (N,) of the state each step starts from.
         value_tp1: (N,) of the state it arrives at: 0 where the game ended there.
-        log_ratio: (N,), log π(a) - log μ(a) of the target policy and the one that acted.
+        log_ratio: (N,), log π(a) - log μ(a) of the target policy π and the acting policy μ.
         lengths: (E,), integers of at least 1 that add up to N.
         gamma: the discount, in [0, 1].
         td_lambda: λ in [0, 1].
@@ -266,7 +266,7 @@ def v_trace(
 
 
 def _scan_back(addend: Floats, factor: Floats, longest: int) -> Floats:
-    """Return y_t = addend_t + factor_t y_{t+1}, where `factor` is 0 at every episode's last step. Both are used up."""
+    """Return y_t = addend_t + factor_t y_{t+1}, where `factor` is 0 at every episode's end. Both are overwritten."""
     reach = 1
     while reach < longest:
         addend[:-reach] += factor[:-reach] * addend[reach:]

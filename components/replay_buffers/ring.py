@@ -1,4 +1,4 @@
-"""Rings: the slots of the items inserted last, of which the oldest make room, and how these are drawn."""
+"""Rings: slots of the last inserted items, in which new items replace the oldest; and the draws from them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from components.replay_buffers.priorities import Priorities
 from components.replay_buffers.windows import Window, reach_of
 
 Placement = tuple[slice | NDArray[np.int64], slice]
-"""Slots, and the items of an insertion that go there."""
+"""Slots, and the items of an insertion that are written to them."""
 
 
 class Ring:
@@ -19,7 +19,7 @@ class Ring:
 
     Args:
         capacity: items held at most.
-        distinct: a batch has no item twice, and so at most as many as are held. Otherwise draws are independent.
+        distinct: True if a batch has no item twice, and so at most as many as are held; else draws are independent.
         window: rows that are sampled together. An item is not drawn if its window may need overwritten rows.
 
     Raises:
@@ -57,7 +57,7 @@ class Ring:
 
     @property
     def lead(self) -> int:
-        """Number of the oldest items that are not drawn, since their windows would begin before them."""
+        """Number of the oldest items that are not drawn, because their windows would begin before the oldest row."""
         if not self._reach or (self._padded and self.inserted <= self.capacity):
             return 0
         return self._reach
@@ -204,7 +204,7 @@ class PrioritizedRing(Ring):
         self._retire()
 
     def _retire(self) -> None:
-        """Take the weight from items that are no longer drawn."""
+        """Set the weights of items that are no longer drawn to 0."""
         if lead := self.lead:
             self.priorities.clear(self.oldest % self.capacity, min(lead, len(self)))
 
@@ -256,12 +256,12 @@ class PrioritizedRing(Ring):
 
 
 class QueueRing(Ring):
-    """A ring as a queue: a batch is the oldest items that have not been drawn yet. Only items once drawn make room."""
+    """A ring as a queue: a batch has the oldest items not drawn yet. Only drawn items make room."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self.drawn = 0
-        """Items that have been drawn, each once; also the serial number of the next."""
+        """Number of items that have been drawn, each once; also the serial number of the next one."""
 
     @property
     def fresh(self) -> int:

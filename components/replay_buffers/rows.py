@@ -23,7 +23,7 @@ from components.replay_buffers.windows import (
 )
 
 Check = tuple[str, tuple[int, ...], np.dtype[Any], bool]
-"""What is checked of a field: its name, its shape, its dtype, and whether its numbers have to be finite."""
+"""The checked properties of a field: its name, shape and dtype, and whether its numbers have to be finite."""
 
 
 class Field(NamedTuple):
@@ -32,7 +32,7 @@ class Field(NamedTuple):
     dtype: DTypeLike
     shape: tuple[int, ...] = ()
     finite: bool = False
-    """Whether NaN and infinities are refused. The check takes time, so it is optional; use it for rewards, say."""
+    """True if NaN and infinities are refused. The check takes time, so it is optional; use it e.g. for rewards."""
 
 
 class RowOptions(TypedDict, total=False):
@@ -49,7 +49,7 @@ class RowStore:
     Args:
         fields: fields of a row, by name.
         capacity: slots.
-        n_step: how rewards of rows are summed when they are gathered; not at all by default.
+        n_step: how rewards of rows are summed when they are gathered; None for no sums.
         window: rows that are gathered together; only the row itself by default.
         folder: where rows are stored, in unnamed files that are mapped into memory; by default in memory.
 
@@ -88,7 +88,7 @@ class RowStore:
         self._batches = BatchMemory()
 
     def release(self) -> None:
-        """Let go of all memory; batches stay as they are."""
+        """Release all memory; batches stay valid."""
         self.arrays = {}
         self._batches = BatchMemory()
 
@@ -142,7 +142,7 @@ class RowStore:
         for check in self.checks:
             name, shape, dtype, finite = check
             value = row[name]
-            # The types that environments return are recognized here, in a third of the time.
+            # A fast path for the types that environments return: it takes a third of the time.
             if type(value) is np.ndarray:
                 plain = value.dtype is dtype and value.shape == shape
             else:
@@ -158,7 +158,7 @@ class RowStore:
             raise InvalidExperience(f"expected the fields {list(self.arrays)}, got {list(rows)}")
 
     def write(self, placed: Sequence[Placement], rows: Mapping[str, NDArray[Any]], overwrites: Overwrites) -> None:
-        """Write checked rows to their slots. Contiguous slots are announced to `overwrites` before."""
+        """Write checked rows to their slots. Contiguous slots are first announced to `overwrites`."""
         if overwrites is not None:
             announce(overwrites, self.arrays.values(), *(to for to, _ in placed if isinstance(to, slice)))
         for name, array in self.arrays.items():
@@ -215,7 +215,7 @@ class RowStore:
         oldest: int,
         batch: dict[str, NDArray[Any]],
     ) -> None:
-        """Add the stacked fields to a batch, of the rows `serials` and for arrivals of the rows `last`."""
+        """Add the stacked fields to a batch: of the rows `serials`, and for arrival fields of the rows `last`."""
         end, arriving = self.arrays[window.end], () if self.n_step is None else self.n_step.arrival
         rows = rows_of(window, serials, end, oldest)[0] % self.capacity
         rows_last = rows if last is serials else rows_of(window, last, end, oldest)[0] % self.capacity
@@ -232,7 +232,7 @@ class RowStore:
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def state_arrays(self, used: slice | NDArray[np.int64]) -> dict[str, StateArray]:
-        """Return the rows in the slots `used`; contiguous ones are announced before they are overwritten."""
+        """Return the rows in the slots `used`; contiguous rows are announced before they are overwritten."""
         return prefixed("rows", {name: picked_rows(array, used) for name, array in self.arrays.items()})
 
     def check_state(self, reader: ArrayReader, held: int) -> None:
@@ -250,7 +250,7 @@ def checked(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any],
     """Return the value of one field of one row, a Python number as a scalar of `dtype`.
 
     Raises:
-        InvalidExperience: its type, shape or dtype is wrong, or it is not finite although it has to be.
+        InvalidExperience: its type, shape or dtype is wrong, or it is not finite but has to be.
     """
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) and not shape:
         value = _from_python(name, value, dtype)
@@ -273,7 +273,7 @@ def _from_python(name: str, value: float, dtype: np.dtype[Any]) -> Any:
 
 
 def picked_rows(array: NDArray[Any], rows: slice | NDArray[np.int64]) -> StateArray:
-    """Return some rows of an array for a checkpoint: contiguous ones are announced, others copied a few at a time."""
+    """Return some rows of an array for a checkpoint: contiguous rows are announced, others copied a few at a time."""
     if isinstance(rows, slice):
         return StateArray.of(array[rows], announced=True)
 
@@ -287,7 +287,7 @@ def picked_rows(array: NDArray[Any], rows: slice | NDArray[np.int64]) -> StateAr
 def load_rows(
     reader: ArrayReader, name: str, array: NDArray[Any], rows: slice | NDArray[np.int64], overwrites: Overwrites
 ) -> None:
-    """Load an array of a checkpoint into some rows of `array`; contiguous ones are announced before."""
+    """Load an array of a checkpoint into some rows of `array`; contiguous rows are first announced."""
     if overwrites is not None and isinstance(rows, slice):
         announce(overwrites, [array], rows)
     array[rows] = reader.read(name, array.dtype, (reader.length(name), *array.shape[1:]))

@@ -1,4 +1,4 @@
-"""Segment trees: drawing in proportion to weights, with few levels and operations on whole arrays."""
+"""Segment trees: draws in proportion to weights, with few levels and operations on whole arrays."""
 
 from math import nextafter
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTH = 16
-"""Numbers of a block, which fold to one number of the level above. A larger width means fewer but slower levels."""
+"""Numbers per block, which fold to one number of the level above. A larger width means fewer but slower levels."""
 
 TOP = 4096
 """Largest size of the top level. Running sums of all of it are computed for every draw."""
@@ -18,13 +18,13 @@ RUNNING = np.triu(np.ones((WIDTH, WIDTH)))
 """Matrix that turns blocks into their running sums: a product is several times as fast as `np.cumsum` here."""
 
 BEFORE = np.tril(np.ones((WIDTH, WIDTH)), -1)
-"""The same for transposed blocks, without the number itself: the sums at which the numbers begin."""
+"""The same for transposed blocks, without the number itself: the sums before each number."""
 
 
 class SegmentTree:
     """Numbers that fold to blocks, and blocks that fold to larger blocks, up to a top level of at most TOP entries.
 
-    NumPy costs per call more than per item, so blocks are wide and levels few. An entry is recomputed from the entries
+    NumPy costs more per call than per item, so blocks are wide and levels few. An entry is recomputed from the entries
     below it whenever one of them changes, so no rounding error accumulates.
 
     Args:
@@ -67,7 +67,7 @@ class SegmentTree:
             above[start:stop] = self._fold_blocks(level[start:stop])
 
     def _fold_blocks(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the fold of each of `blocks` (n, WIDTH); the result for a block does not depend on the others."""
+        """Return the fold of each of `blocks` (n, WIDTH); the result for a block does not depend on other blocks."""
         folded: NDArray[np.float64] = self._fold.reduce(blocks, axis=1)
         return folded
 
@@ -94,7 +94,7 @@ class SumTree(SegmentTree):
     def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the items (n,) at which the running sum passes `shares` (n,), in [0, 1], of the total.
 
-        With uniform shares an item is drawn in proportion to its weight; one of weight 0 never is.
+        With uniform shares an item is drawn in proportion to its weight; an item of weight 0 is never drawn.
 
         Raises:
             ValueError: no item has weight.
@@ -105,14 +105,14 @@ class SumTree(SegmentTree):
         ends[1:] += np.cumsum(ends[:-1, -1])[:, None]
         if not begins[-1] > 0:
             raise ValueError("expected something with weight to draw, got none")
-        # Rounding may lift a position to the end, beyond the last item.
+        # Rounding may move a position to the end, beyond the last item.
         at = np.minimum(shares * begins[-1], nextafter(begins[-1], 0.0))
         item = begins[1:].searchsorted(at, side="right")
         at -= begins[item]
         columns = np.arange(len(at))
         for level in reversed(self._blocks):
-            # Blocks stand upright, so that each operation runs along all of them. In its block, a position is in the
-            # last number that begins at or before it; rounding may make that one beyond those with weight, or any.
+            # Blocks are transposed, so that each operation runs along all of them. A position is in the last number of
+            # its block that begins at or before it; by rounding this may be one without weight, or past the end.
             begins = BEFORE @ level.take(item, axis=0, mode="clip").T
             within = np.add.reduce((begins[1:] <= at).view(np.int8), axis=0, dtype=np.int8).astype(np.int64)
             item = item * WIDTH + within
@@ -126,7 +126,7 @@ class SumTree(SegmentTree):
         return np.asarray(item, np.int64)
 
     def _beside(self, item: int) -> int:
-        """Return the item with weight next to one that has none: before it in the smallest block where there is one."""
+        """Return the item with weight next to `item`: before it in the smallest block with weight, else after it."""
         blocks = [*self._blocks, self._top[None]]
         height = 0
         while not blocks[height][item // blocks[height].shape[1]].any():

@@ -1,4 +1,4 @@
-"""Fields of which an item has a segment of rows, as an episode has frames: packed to travel, padded when drawn."""
+"""Fields with a segment of rows per item, such as the frames of an episode: packed for sending, padded when drawn."""
 
 from collections.abc import Mapping
 from math import prod
@@ -15,7 +15,7 @@ LENGTHS = "lengths"
 
 
 class Segment(NamedTuple):
-    """A field of which each item has as many rows as the item is long, or some more."""
+    """A field with as many rows per item as the length of the item, or some more."""
 
     dtype: DTypeLike
     shape: tuple[int, ...]
@@ -23,7 +23,7 @@ class Segment(NamedTuple):
     most: int
     """Largest length of an item."""
     more: int = 0
-    """Rows beyond the length: an episode has one frame more than steps."""
+    """Rows in addition to the length: an episode has one frame more than steps."""
     finite: bool = False
     """As for `Field`."""
 
@@ -32,7 +32,7 @@ Fields = Mapping[str, Field | Segment]
 
 
 def begins(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each of some segments (n,) begins that lie back to back."""
+    """Return the first row of each segment, for segments of `counts` (n,) rows that lie back to back."""
     return np.asarray(np.cumsum(counts) - counts, np.int64)
 
 
@@ -42,7 +42,7 @@ def counts_of(segment: Segment, lengths: NDArray[np.int32]) -> NDArray[np.int64]
 
 
 def corners_of(to: NDArray[np.int64], first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what `copy_segments` takes for segments of `counts` (n,) rows from row `first` (n,) to row `to` (n,)."""
+    """Return the corners for `copy_segments`: segments of `counts` (n,) rows from row `first` (n,) to row `to` (n,)."""
     return np.array([to, to + counts, first, first + counts]).T
 
 
@@ -52,9 +52,9 @@ def copy_segments(source: NDArray[Any], out: NDArray[Any], corners: NDArray[np.i
     Args:
         source: (N, *shape).
         out: (M, *shape).
-        corners: for each segment its first row and its end in `out`, then in `source`; (n, 4).
+        corners: (n, 4), for each segment its first row and its end in `out`, then the same in `source`.
     """
-    # A segment is one piece of memory, and copying between views of bytes is far faster than gathering rows.
+    # A segment is one piece of memory; copying between views of bytes is far faster than gathering rows.
     into, of = out.reshape(-1).view(np.uint8).data, source.reshape(-1).view(np.uint8).data
     for begin, stop, start, end in (corners * (out.itemsize * prod(out.shape[1:]))).tolist():
         into[begin:stop] = of[start:end]
@@ -85,7 +85,7 @@ def check_batch(fields: Fields, batch: Mapping[str, NDArray[Any]], n: int) -> No
 
 
 def padded(fields: Fields, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return at least one item with each segment padded by zeros to the longest, as (B, longest, *shape)."""
+    """Return a batch of at least one item, each segment padded with zeros to the longest: (B, longest, *shape)."""
     out = dict(batch)
     for name, kind in fields.items():
         if isinstance(kind, Segment):

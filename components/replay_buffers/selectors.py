@@ -1,6 +1,6 @@
-"""Selectors: which items of a table are drawn, or make room.
+"""Selectors: choose the items of a table to draw, or to remove.
 
-Items are slots, 0 to `capacity` - 1, each with a priority: an error, say, or how often the item was sampled. A selector
+Items are slots, 0 to `capacity` - 1, each with a priority, for example an error or the number of draws. A selector
 receives every change. Names and the order among equals are those of Reverb (Cassirer et al. 2021).
 """
 
@@ -24,10 +24,10 @@ class Selector(Protocol):
     """Interface of selectors. The table checks arguments: items are distinct, priorities finite and at least 0."""
 
     limit: float
-    """Bound that priorities have to stay below."""
+    """Upper bound of priorities, exclusive."""
 
     def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        """Add new `items` (n,), in the order in which they came, with their `priorities` (n,)."""
+        """Add new `items` (n,), in the order of insertion, with their `priorities` (n,)."""
 
     def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         """Set the `priorities` (n,) of `items` (n,) that are held."""
@@ -39,13 +39,13 @@ class Selector(Protocol):
         """Return `n` items; at least as many are held."""
 
     def state_arrays(self) -> dict[str, StateArray]:
-        """Return what a checkpoint keeps."""
+        """Return the arrays of a checkpoint."""
 
     def check_state(self, reader: ArrayReader, there: NDArray[np.int64]) -> None:
-        """Raise `CheckpointError` unless the arrays could come from `state_arrays` of the sorted items `there` (n,)."""
+        """Raise `CheckpointError` unless the arrays could come from `state_arrays` for the sorted items `there`."""
 
     def load_state(self, reader: ArrayReader, n: int) -> None:
-        """Take over arrays of `n` items that have been checked; what was there before is forgotten."""
+        """Load checked arrays of `n` items; earlier items are forgotten."""
 
 
 class UniformSelector:
@@ -55,7 +55,7 @@ class UniformSelector:
 
     def __init__(self, capacity: int) -> None:
         self._items = np.zeros(capacity, np.int64)  # the first `_n` are held, in any order
-        self._places = np.zeros(capacity, np.int64)  # where among them an item is
+        self._places = np.zeros(capacity, np.int64)  # place of each item in `_items`
         self._n = 0
 
     @property
@@ -73,7 +73,7 @@ class UniformSelector:
 
     def delete(self, items: NDArray[np.int64]) -> None:
         places, left = self._places[items], self._n - len(items)
-        stays = np.ones(len(items), np.bool_)  # of the last places, which are given up
+        stays = np.ones(len(items), np.bool_)  # for each of the last places, which are freed
         stays[places[places >= left] - left] = False
         moved, holes = self._items[left : self._n][stays], places[places < left]
         self._items[holes], self._places[moved] = moved, holes
@@ -109,7 +109,7 @@ class PrioritizedSelector:
         if not (np.isfinite(exponent) and exponent >= 0):
             raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
         self.exponent = exponent
-        with np.errstate(over="ignore", divide="ignore"):  # then any finite priority will do
+        with np.errstate(over="ignore", divide="ignore"):  # on overflow any finite priority is allowed
             self.limit = float(np.float64(LARGEST_SUM / capacity) ** (1.0 / np.float64(exponent)))
         self._sums = SumTree(capacity)
         self._all = UniformSelector(capacity)
@@ -141,7 +141,7 @@ class PrioritizedSelector:
 
     def check_state(self, reader: ArrayReader, there: NDArray[np.int64]) -> None:
         self._all.check_state(reader, there)
-        reader.expect_value("exponent", float(self.exponent))  # what the weights were made with
+        reader.expect_value("exponent", float(self.exponent))  # the weights depend on it
         weights = reader.read("weights", np.float64, (len(there),))
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise CheckpointError(f"weights: expected finite numbers of at least 0, got {weights}")
@@ -153,11 +153,11 @@ class PrioritizedSelector:
 
 
 class _OrderedSelector:
-    """Returns the first items, distinct and in order, from a heap whose outdated entries are skipped when met."""
+    """Returns the first items, distinct and in order, from a heap whose outdated entries are skipped."""
 
     limit = np.inf
     _by_age: ClassVar[bool]
-    """Whether items come in the order of their age, or in that of their priorities."""
+    """True if items are ordered by age, False if by priority."""
     _sign: ClassVar[int]
     """1 if the oldest or lowest come first, -1 if the newest or highest do."""
 

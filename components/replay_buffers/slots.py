@@ -1,4 +1,4 @@
-"""Slots of a table: which hold an item, which are drawn, and which make room (Cassirer et al. 2021)."""
+"""Slots of a table: which hold an item, which are drawn, and which are emptied (Cassirer et al. 2021)."""
 
 from typing import Any, Literal, Required, TypedDict
 
@@ -29,8 +29,8 @@ class Slots:
     Args:
         capacity: number of slots.
         sampler: selects the slots that are drawn; made for `capacity` items, still empty.
-        remover: selects the slots that make room for new items; another such object.
-        remove_by: number that `remover` gets as the priority of a slot: its priority, or how often it was sampled.
+        remover: selects the slots to empty for new items; another such object.
+        remove_by: number that `remover` uses as the priority of a slot: its priority, or how often it was sampled.
         max_times_sampled: a slot is emptied once it has been sampled this many times; 0 disables.
         rng: generator for draws of `remover`; by default one of seed 0.
 
@@ -64,7 +64,7 @@ class Slots:
         self.inserted = 0
         """Items inserted so far, removed ones included."""
         self.stale_updates = 0
-        """Items that `update` and `remove` named after they were gone, and that were ignored."""
+        """Items passed to `update` or `remove` after they had been removed; they are ignored."""
         self.generations = np.full(capacity, -1, np.int64)
         """Serial number of the item in each slot; -1 for an empty slot."""
         self._rng = np.random.default_rng(0) if rng is None else rng
@@ -106,7 +106,7 @@ class Slots:
         if priorities is not None:
             self._check_priorities(priorities, n)
         while self._n_free < n:
-            # A selector that draws with repetition may name a slot twice; then fewer are emptied, but always one.
+            # A selector that draws with repetition may return a slot twice; then fewer are emptied, but at least one.
             self._empty(np.unique(self.remover.select(n - self._n_free, self._rng)))
         self._n_free -= n
         slots = self._free[self._n_free : self._n_free + n][::-1].copy()
@@ -145,7 +145,7 @@ class Slots:
         return self.sampler.select(batch_size, rng), np.ones(batch_size, np.float32)
 
     def drew(self, slots: NDArray[np.int64]) -> None:
-        """Count the draws of a gathered batch, `slots` (B,), and empty those that were drawn often enough."""
+        """Count the draws of a gathered batch, `slots` (B,), and empty slots drawn `max_times_sampled` times."""
         once, times = np.unique(slots, return_counts=True)
         self._times_sampled[once] += times
         if self.remove_by == "times_sampled":

@@ -1,4 +1,4 @@
-"""Memory for stored items, in memory or mapped from files on a disk, and memory for batches."""
+"""Storage for items, in memory or in files mapped from a disk, and memory for batches."""
 
 import mmap
 import os
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 LINE = 64
-"""Bytes of a cache line. Arrays that are copied begin with one: otherwise copying takes a quarter longer."""
+"""Bytes of a cache line. Copied arrays are aligned to it: otherwise copying takes a quarter longer."""
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array of that shape and dtype with arbitrary contents, which begins with a cache line."""
+    """Return an array of that shape and dtype with arbitrary contents, aligned to a cache line."""
     n_bytes = prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + LINE, np.uint8)
     first = -memory.ctypes.data % LINE
@@ -29,7 +29,7 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
 
     The file is unnamed, so it disappears with the last process that uses it. Its space is allocated at once: a disk
     that fills up later would kill the process instead of raising an error. The system keeps pages in memory while it
-    has some to spare.
+    has free memory.
 
     Raises:
         OSError: there is no such folder, or too little space in it; the message says how much is needed.
@@ -47,7 +47,7 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
 
 
 class GrowingArray:
-    """Rows in memory of which there may be more later: the system moves the pages, and none is copied or cleared again.
+    """Rows in memory that can be extended: the system moves the pages, without copying or clearing them again.
 
     Args:
         item: shape of a row.
@@ -55,23 +55,23 @@ class GrowingArray:
     """
 
     HUGE = 4 << 20
-    """Bytes from which on pages of 2 MiB are asked for, as NumPy does."""
+    """Smallest size in bytes for which pages of 2 MiB are requested, as in NumPy."""
 
     def __init__(self, item: tuple[int, ...], dtype: DTypeLike) -> None:
         self._item, self._dtype = item, np.dtype(dtype)
         self._mapped: mmap.mmap | None = None
 
     def extended(self, rows: int) -> NDArray[Any]:
-        """Return an array of `rows` rows, which begins with those of the last one that was returned.
+        """Return an array of `rows` rows that begins with the rows of the last returned array.
 
-        If anything still refers to that one, it stays as it is and its rows are copied. `rows` never falls.
+        If anything still refers to the last array, it stays unchanged and its rows are copied. `rows` never decreases.
         """
         n_bytes = max(rows * self._dtype.itemsize * prod(self._item), 1)
         mapped = self._mapped
         if mapped is not None:
             try:
                 mapped.resize(n_bytes)
-            except (BufferError, SystemError):  # referred to, or a system that moves no pages
+            except (BufferError, SystemError):  # still referenced, or the system cannot move pages
                 mapped = None
         if mapped is None:
             mapped = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -88,7 +88,7 @@ Overwrites = Callable[[NDArray[Any]], None] | None
 """The function that is called before memory is overwritten, or None; see `Checkpointed.overwrites`."""
 
 Block = tuple[NDArray[np.uint8], int]
-"""Memory, and its first byte that begins a cache line."""
+"""Memory, and the index of its first byte that is aligned to a cache line."""
 
 
 def announce(overwrites: Callable[[NDArray[Any]], None], arrays: Iterable[NDArray[Any]], *rows: slice) -> None:
@@ -104,20 +104,20 @@ def _references(blocks: list[Block], i: int) -> int:
 
 
 IDLE = _references([(np.empty(1, np.uint8), 0)], 0)
-"""References to a block that only a `BatchMemory` refers to."""
+"""Reference count of a block to which only a `BatchMemory` refers."""
 
 
 class BatchMemory:
-    """Memory for the arrays of batches. A large block is reused once nothing refers to the batch that was in it.
+    """Memory for the arrays of batches. A large block is reused once nothing refers to the batch in it.
 
-    The system clears the pages that it hands out, which takes about as long as to fill them. A view of an array, and
-    whatever else shares its memory, refers to its block, so a block that is reused is seen by nobody.
+    The system clears new pages, which takes about as long as filling them. Views of an array and all other objects that
+    share its memory refer to its block, so no object can see a block that is reused.
     """
 
     LEAST = 128 << 10
-    """Bytes of an array from which on its memory is reused."""
+    """Smallest size in bytes of an array whose memory is reused."""
     MOST = 4
-    """Blocks that are kept for one field."""
+    """Largest number of blocks kept for one field."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, list[Block]] = {}
@@ -142,7 +142,7 @@ class BatchMemory:
 
     def gather(self, name: str, source: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return some rows of `source`, which are in range, as (*rows.shape, *source.shape[1:]), read-only."""
-        # Without a mode, numpy would gather into a buffer of its own and copy that.
+        # Without a mode, NumPy would gather into a temporary buffer and copy that.
         if rows.size * source.strides[0] < self.LEAST:
             out = source.take(rows, 0, None, "clip")
             out.setflags(write=False)

@@ -1,6 +1,6 @@
 """Replay buffers for transitions, rows of named fields. N rows are inserted and B are sampled at a time.
 
-Nothing here waits, and nothing is locked: one thread at a time.
+The code does not wait and has no locks: only one thread at a time may use a buffer.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from components.replay_buffers.windows import NStep, Window
 
 @dataclass(frozen=True, slots=True)
 class SampledTransitions:
-    """Sampled rows, and the names by which `update` finds them again. The arrays of the batch are read-only."""
+    """Sampled rows, with the indices and generations that `update` needs. The arrays of the batch are read-only."""
 
     batch: dict[str, NDArray[Any]]  # by field, (B, *shape)
     indices: NDArray[np.int64]  # (B,)
-    generations: NDArray[np.int64]  # (B,): tells apart rows that were held under the same index
+    generations: NDArray[np.int64]  # (B,): distinguishes rows held under the same index
     weights: NDArray[np.float32]  # (B,): importance weights; 1 where draws are uniform
 
 
@@ -32,7 +32,7 @@ class TransitionBuffer(Buffer[RowStore, IndexT]):
     """A buffer of rows: every field is one array, so a batch is one gather per field.
 
     Args:
-        index: which slots are filled, drawn and emptied.
+        index: selects the slots to fill, to draw and to empty.
         store: memory of the rows.
     """
 
@@ -46,7 +46,7 @@ class TransitionBuffer(Buffer[RowStore, IndexT]):
         return self._store.batch_fields
 
     def insert(self, rows: Mapping[str, NDArray[Any]], priorities: NDArray[np.floating[Any]] | None = None) -> None:
-        """Insert N rows, which replace older ones where there is no room.
+        """Insert N rows, which replace older ones if there is no room.
 
         Args:
             rows: by field, (N, *shape) of its dtype.
@@ -109,9 +109,9 @@ class Transitions(TransitionBuffer[Ring]):
 class PrioritizedTransitions(Prioritized, TransitionBuffer[PrioritizedRing]):
     """The last `capacity` rows: row i is drawn with probability P_i = w_i / Σ w, with w = (priority + epsilon)^alpha.
 
-    A batch is drawn in strata, one row from each of `batch_size` equal shares of the sum, so a row may come twice. New
-    rows enter with the largest priority so far, or with one of their own, as in Ape-X. It is a `ValueError` to sample
-    when no row has weight.
+    A batch is drawn in strata, one row from each of `batch_size` equal shares of the sum, so a row may be drawn twice.
+    New rows enter with the largest priority so far, or with a given one, as in Ape-X. `sample` raises `ValueError` if
+    no row has weight.
 
     Args:
         fields: fields of a row, by name.
@@ -154,8 +154,8 @@ class PrioritizedTransitions(Prioritized, TransitionBuffer[PrioritizedRing]):
 class TransitionTable(Table, TransitionBuffer[Slots]):
     """Up to `capacity` rows, of which any may be removed at any time.
 
-    With two `FifoSelector`s and `max_times_sampled` of 1 this is a queue, with two `LifoSelector`s a stack; a
-    `UniformSelector` and a `FifoSelector` make it a slower `Transitions`. All importance weights are 1.
+    With two `FifoSelector` objects and `max_times_sampled` of 1 this is a queue, with two `LifoSelector` objects a
+    stack; with a `UniformSelector` and a `FifoSelector` it is a slower `Transitions`. All importance weights are 1.
 
     Args:
         fields: fields of a row, by name.

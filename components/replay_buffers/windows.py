@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class NStep:
-    """Makes n-step transitions of sampled rows: rewards of the following rows are summed, arrivals are taken later.
+    """Makes n-step transitions of sampled rows: sums the rewards of following rows, and takes arrivals from the last.
 
     A sum ends with its episode, and before rows that have not been inserted yet. Each batch has one more field,
-    `discount` (B,) float32: `gamma` to the number of rewards summed, the factor for the value of the last arrival.
+    `discount` (B,) float32: `gamma` to the power of the number of summed rewards, the factor for the last value.
 
     Raises:
         ValueError: a number is out of its range.
@@ -22,11 +22,11 @@ class NStep:
     n: int
     gamma: float
     reward: str = "reward"
-    """Field that is summed, a floating scalar."""
+    """Field to sum, a floating scalar."""
     end: str = "done"
     """Field that marks the last row of an episode, terminated or cut; a bool scalar."""
     arrival: tuple[str, ...] = ("next_obs", "done")
-    """Fields that are taken from the last row of the sum."""
+    """Fields taken from the last row of the sum."""
     stride: int = 1
     """Rows from one step of an episode to its next: the number of environments that take turns."""
 
@@ -42,8 +42,8 @@ class NStep:
         """Return the summed rewards (B,), discounts (B,), and serial numbers (B,) of the rows where the sums end.
 
         Args:
-            ring: arrays by field; the row of a serial number is its remainder.
-            serials: rows at which the sums begin, (B,).
+            ring: arrays by field; the row of a serial number is its remainder by the capacity.
+            serials: first rows of the sums, (B,).
             inserted: serial number of the row that is inserted next.
         """
         ahead = serials[:, None] + self.stride * np.arange(self.n)
@@ -63,7 +63,7 @@ class FrameStack:
     """Makes stacks of the last `frames` observations of sampled rows; each observation is stored once.
 
     A field of `stacked` becomes (B, frames, *shape), the oldest first. Before the first row of an episode, that row is
-    repeated. A row is not drawn if rows have been overwritten that its stack may need.
+    repeated. A row is not drawn if its stack may need overwritten rows.
 
     Raises:
         ValueError: a number is out of its range.
@@ -73,8 +73,8 @@ class FrameStack:
     stacked: tuple[str, ...] = ("obs",)
     """Fields that are stacked."""
     arrival: Mapping[str, str] = field(default_factory=lambda: {"next_obs": "obs"})
-    """Fields that come one step later, and the fields they continue: the stack of `next_obs` ends with `next_obs`, and
-    before that has the newest frames of `obs`."""
+    """Fields one step later, and the fields that they continue: the stack of `next_obs` has the newest frames of `obs`,
+    and ends with `next_obs`."""
     end: str = "done"
     """Field that marks the last row of an episode, terminated or cut; a bool scalar."""
     stride: int = 1
@@ -126,7 +126,7 @@ Window = FrameStack | RolloutWindow
 
 
 def reach_of(window: Window) -> int:
-    """Return how many rows before the sampled row the window may need."""
+    """Return the number of rows before the sampled row that the window may need."""
     return (window.length - 1) * window.stride
 
 
@@ -136,9 +136,9 @@ def rows_of(
     """Return the serial numbers of the rows of each window, (B, length), and which of them are real.
 
     Args:
-        window: which rows are sampled together.
-        serials: rows with which the windows end, (B,).
-        end: marks the last row of an episode; the row of a serial number is its remainder.
+        window: rows that are sampled together.
+        serials: last rows of the windows, (B,).
+        end: marks the last row of an episode; the row of a serial number is its remainder by the capacity.
         oldest: serial number of the oldest row.
     """
     n = window.length

@@ -1,4 +1,4 @@
-"""Bounded queue with an overflow policy. It never waits: it answers whether there is room."""
+"""Bounded queue with an overflow policy. It never waits, but returns whether there is room."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ class Full(RuntimeError):
 class BoundedQueue(Generic[T]):
     """First-in, first-out queue, bounded by the total weight of its items.
 
-    An item occupies its weight from `make_room` until `free`, which may come long after `take`.
+    An item occupies its weight from `make_room` until `free`, which may be called long after `take`.
 
     Args:
         name: what the queue holds, for errors.
@@ -55,7 +55,7 @@ class BoundedQueue(Generic[T]):
         self._oldest = oldest
 
     def __len__(self) -> int:
-        """Return how many items wait to be taken."""
+        """Return the number of items that wait to be taken."""
         return len(self._items)
 
     def has_room(self, weight: int = 1) -> bool:
@@ -63,7 +63,7 @@ class BoundedQueue(Generic[T]):
         return self.level + weight <= self.mark or self.level == 0
 
     def make_room(self, weight: int = 1) -> bool:
-        """Reserve `weight`, dropping old items if the policy says so. Return False if the producer has to wait.
+        """Reserve `weight`; drop old items if that is the policy. Return False if the producer has to wait.
 
         Raises:
             Full: there is no room, and the policy is to refuse.

@@ -56,24 +56,24 @@ class ReplayClient(ThreadOwner):
     wait, up to `high_water` of them; a buffer kept here stays. After that every method raises `Closed` with the reason.
 
     Args:
-        address: where the server, or a proxy, listens.
-        name: of this client; letters, digits, `-`, `_`, `.` and `:`. No other connected client has it.
-        secret: shared with the server, at least 16 bytes.
+        address: address of the server, or of a proxy.
+        name: name of this client, unique among connected clients; letters, digits, `-`, `_`, `.` and `:`.
+        secret: secret shared with the server, at least 16 bytes.
         unencrypted: allow plain TCP beyond this host.
         high_water: entries that may wait to be inserted, at least two chunks; by default 4,096 transitions or 64
             episodes.
-        when_full: what happens to one more: its caller waits (`block`), the oldest chunk is dropped (`drop_oldest`), or
-            it is refused as `Full`. All are counted. Where n_step or window make items of consecutive transitions, the
-            oldest whole episode is dropped; one that is partly inserted is waited for.
+        when_full: policy for one more entry: its caller waits (`block`), the oldest chunk is dropped (`drop_oldest`),
+            or the entry is refused as `Full`. All are counted. If n_step or window make items of consecutive
+            transitions, the oldest whole episode is dropped; the client waits for an episode that is partly inserted.
         timeout: seconds for the first connection.
-        patience: seconds for each later one.
-        listen: where the server may probe this process if it is silent; by default an address on this machine if the
-            server is there too, else none.
-        folder: directory of the disk on which a buffer is kept here; by default it is in memory.
-        seed: of the draws from a buffer kept here.
+        patience: seconds for each later connection.
+        listen: address at which the server may probe this process if it is silent; by default an address on this
+            machine if the server is there too, else none.
+        folder: directory of the disk for a buffer kept here; by default it is in memory.
+        seed: seed of the draws from a buffer kept here.
 
     Raises:
-        Disconnected: no server was found, or it does not know the secret.
+        Disconnected: no server was found, or its secret differs.
         NameTaken: a client of this name has joined, and is alive.
         ValueError: an argument is out of its range.
         UsageError: the address or the name is malformed.
@@ -130,12 +130,12 @@ class ReplayClient(ThreadOwner):
         """Add a copy of one entry: a transition or a whole episode, as the layout says.
 
         Args:
-            entry: of a transition, for each field an array or NumPy scalar of its dtype, or a Python number that fits
-                it. Of an episode of T steps, `obs` (T+1, A, O), `state` (T+1, S), `available` (T+1, A, U), `actions`
+            entry: for a transition, an array or NumPy scalar of its dtype for each field, or a Python number that fits
+                it. For an episode of T steps, `obs` (T+1, A, O), `state` (T+1, S), `available` (T+1, A, U), `actions`
                 (T, A), `reward` (T,) and the bool `terminated`.
-            is_term: whether to send it at once, with the entries before it: where an episode ends with a transition. An
+            is_term: True to send it at once, with the entries before it: for the last transition of an episode. A whole
                 episode is sent at once unless the layout's chunks hold several.
-            priority: of the entry; by default the largest so far.
+            priority: priority of the entry; by default the largest so far.
             timeout: seconds to wait for room, with policy `block`.
 
         Raises:
@@ -157,8 +157,8 @@ class ReplayClient(ThreadOwner):
         """Add copies of N consecutive entries, all or none, and send them at once.
 
         Args:
-            entries: arrays by field: of transitions (N, *shape); of episodes those of `EpisodeReplay.insert`, back to
-                back.
+            entries: arrays by field: (N, *shape) for transitions; for episodes those of `EpisodeReplay.insert`, back
+                to back.
             priorities: (N,); by default the largest so far.
             timeout: seconds to wait for room, with policy `block`.
 
@@ -217,7 +217,7 @@ class ReplayClient(ThreadOwner):
         self._thread.call(self._session.ask, message, timeout)
 
     def subscribe(self, topic: str, *, high_water: int = 1, when_full: OverflowPolicy = "drop_oldest") -> Subscription:
-        """Receive publications on a topic, first the newest from before. By default only the newest waits to be read.
+        """Receive publications on a topic, first the newest existing one. By default only the newest waits to be read.
 
         Raises:
             ValueError: `high_water` or `when_full` is out of its range, or the topic has a subscription.
@@ -256,7 +256,7 @@ class ReplayClient(ThreadOwner):
 
         Raises:
             InvalidExperience: the server keeps the buffer.
-            OSError: it cannot be written; the file that was there before stays.
+            OSError: it cannot be written; the previous file stays.
             Closed: the client is closed or has failed.
         """
         self.flush()
@@ -275,7 +275,7 @@ class ReplayClient(ThreadOwner):
         self._thread.call(self._session.load, path)
 
     def statistics(self) -> ClientStatistics:
-        """Return the client's counts; after `close` the last ones."""
+        """Return the client's counts; after `close`, those at the end."""
         outbox, session = self._outbox, self._session
         return ClientStatistics(
             connected=session.server is not None,
@@ -291,7 +291,7 @@ class ReplayClient(ThreadOwner):
 
     def close(self, *, timeout: float = 5.0) -> None:
         """Flush for up to `timeout` seconds, leave, and end the thread. Closing again does nothing."""
-        with suppress(TimeoutError, RuntimeError):  # already closed, or failed: callers got the error before
+        with suppress(TimeoutError, RuntimeError):  # already closed or failed: callers have seen the error
             self.flush(timeout=timeout)
         super().close()
 

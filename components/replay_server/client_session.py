@@ -27,22 +27,22 @@ from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Super
 T = TypeVar("T")
 
 UNDER_WAY = 2
-"""Messages with chunks on their way to the server at a time: one travels while the server handles another. Chunks that
-are added meanwhile travel together in the next."""
+"""Messages with chunks on their way to the server at a time: one is sent while the server handles another. Chunks added
+meanwhile are sent together in the next message."""
 TOGETHER = 1024
-"""Chunks of one message at most."""
+"""Largest number of chunks in one message."""
 GOODBYE_S = 2.0
-"""How long a closing client waits for the server to confirm that it left."""
+"""Seconds that a closing client waits for the server's confirmation."""
 
 
 class ClientSession:
     """A client's side of the protocol. Everything but its counts belongs to one event loop.
 
     Args:
-        reconnector: for the server, or a proxy.
-        name: of the client.
-        secret: shared with the server.
-        listen: where the server may probe this process; None for the default.
+        reconnector: connects to the server, or to a proxy.
+        name: name of the client.
+        secret: secret shared with the server.
+        listen: address at which the server may probe this process; None for the default.
         rng: random numbers for draws from a buffer kept here.
         unencrypted: allow plain TCP beyond this host.
     """
@@ -75,7 +75,7 @@ class ClientSession:
         """Items drawn from the buffer and sent to the server."""
         self._samples = 0
         self._inserted_bytes = 0
-        self._changes = self._reported = 0  # changes of the buffer, and how many of them the server has a report of
+        self._changes = self._reported = 0  # changes of the buffer, and those reported to the server
         self._inserted_before = 0  # entries inserted into the buffer that a loaded file does not count
         self._writer = secrets.randbits(62)
         self._snapshots = SnapshotWriter()
@@ -85,7 +85,7 @@ class ClientSession:
         """Connect to the server, and stay until the connection is lost or the client closes.
 
         Raises:
-            TimeoutError: the server did not welcome the client within so many seconds.
+            TimeoutError: the server did not welcome the client within `within` seconds.
             NameTaken: a client of this name has joined.
             InvalidExperience: the server has another layout than before.
         """
@@ -105,7 +105,7 @@ class ClientSession:
         """Join the server, and stay until the connection is lost or the client closes.
 
         Args:
-            node: has joined the server's node.
+            node: a node that has joined the server's node.
             closing: set when the client closes.
             ready: called with the layout of the first connection.
             welcomed: called when the server has accepted the client.
@@ -142,7 +142,7 @@ class ClientSession:
         """Insert added entries in their order, until cancelled."""
         await self._outbox_set.wait()
         outbox = self._outbox
-        # A chunk on its way can make no room, and must not wait for the limiter where other clients do not see it.
+        # A chunk on its way cannot be dropped, and must not wait for the limiter, hidden from other clients.
         here = None if paced else self.buffer
         alone = paced or (outbox.queue.policy == "drop_oldest" and here is None)
         most, together = (1, 1) if alone else (UNDER_WAY, TOGETHER)
@@ -170,7 +170,7 @@ class ClientSession:
             await asyncio.gather(*(inserting for _, inserting in under_way), return_exceptions=True)
 
     async def _insert(self, server: Ref[Any], bundle: Bundle) -> None:
-        """Have the server insert chunks, or insert them here once it admits them."""
+        """Let the server insert chunks, or insert them here once the server admits them."""
         if self.buffer is not None:
             accepted(await server.ask(protocol.AdmitMsg(client=self.name, n=bundle.n)))
             self._insert_here(self.buffer, bundle)

@@ -26,15 +26,16 @@ class Coordinator:
     """The union of all clients' replay buffers, and the requests that wait for it.
 
     Args:
-        layout: what the buffers store.
+        layout: layout of the buffers.
         new_union: returns an empty union, of the layout's `sample_fields`.
         limiter: paces inserts, counted in entries, and samples, counted in items; None does not pace.
         rng: random numbers of all draws here.
-        ahead: batches that clients are asked for beyond the one being sampled. They arrive sooner, and are drawn by
-            priorities as they were before the updates of the batches between.
+        ahead: batches requested from clients in advance of the one being sampled. They arrive sooner, but are drawn by
+            priorities from before the updates of the batches in between.
         max_waiting: sample requests that may wait; one more is refused.
-        max_left: buffers kept here of clients that have left; beyond that the one whose client left first is dropped.
-        folder: directory of the disk on which buffers are kept here; by default they are in memory.
+        max_left: buffers kept here of clients that have left; beyond that, the buffer of the client that left first is
+            dropped.
+        folder: directory of the disk for buffers kept here; by default they are in memory.
 
     Raises:
         ValueError: an argument is out of its range, or chunks of the layout and samples could wait for each other.
@@ -67,7 +68,7 @@ class Coordinator:
         self.refused = 0
         """Sample requests refused because too many waited."""
         self.received_bytes = 0
-        """Bytes of the items that clients have sent which keep their own buffers."""
+        """Bytes of the items sent by clients that keep their own buffers."""
         self._gone_bytes = self._waiting = 0
         self._members: dict[str, RemoteBuffer | ServerBuffer] = {}
         self._left: dict[str, None] = {}  # clients in the order in which they left
@@ -87,7 +88,7 @@ class Coordinator:
     def join(self, client: str, owner: BufferOwner | None = None) -> None:
         """Add a client that keeps its own buffer; without `owner` one whose buffer is kept here.
 
-        The latter goes on with the buffer that it left here, or gets an empty one.
+        The latter continues with the buffer that it left here, or gets an empty one.
 
         Raises:
             NameTaken: a client of this name has joined.
@@ -155,7 +156,7 @@ class Coordinator:
 
     @property
     def inserted_bytes(self) -> int:
-        """Bytes of all entries that clients have inserted, as far as they have reported."""
+        """Bytes of all entries that clients have inserted, as last reported."""
         return self._gone_bytes + sum(member.inserted_bytes for member in self._members.values())
 
     async def admit(self, client: str, n: int) -> None:
@@ -164,7 +165,7 @@ class Coordinator:
         Raises:
             UnknownClient: no client of this name has joined, or it has left meanwhile.
             InvalidExperience: `n` is below 1.
-            ValueError: the limiter never admits so many.
+            ValueError: the limiter never admits `n` entries at a time.
         """
         self.member(client)
         if n < 1:
@@ -196,14 +197,14 @@ class Coordinator:
             rows: the entries.
             priorities: (N,), or none.
             writer: number of the client object that inserts.
-            number: serial number of the first chunk. A chunk that was inserted before is skipped; below 0 none is.
-            sizes: entries of each chunk, if there are several. Each is admitted, and refused, by itself; the call
+            number: serial number of the first chunk. A chunk that was inserted before is skipped; if below 0, none is.
+            sizes: entries of each chunk, if there are several. Each chunk is admitted, or refused, separately; the call
                 raises the first refusal after the last chunk.
 
         Raises:
             UnknownClient: no client of this name has joined.
             InvalidExperience: entries or priorities are malformed, or the client keeps its own buffer.
-            ValueError: the limiter never admits so many entries at a time.
+            ValueError: the limiter never admits that many entries at a time.
         """
         member, chunks = self._server_buffer(client), self.schema.split(rows, priorities, sizes)
         async with self._entering:
@@ -246,13 +247,13 @@ class Coordinator:
     def receive(
         self, client: str, sample: ClientSample, inserted_bytes: int | None = None, *, trusted: bool = False
     ) -> None:
-        """Take the items that a client drew, maybe none, how much it holds, and maybe how much it has inserted.
+        """Add the items that a client drew, maybe none; record how much it holds, and maybe how much it has inserted.
 
-        A `trusted` sample is not checked: it was drawn here.
+        A `trusted` sample is not checked, because it was drawn here.
 
         Raises:
             UnknownClient: no client of this name has joined.
-            InvalidExperience: as for `FederatedReplay.add`; nothing is taken.
+            InvalidExperience: as for `FederatedReplay.add`; nothing is added.
         """
         member = self.member(client)
         if inserted_bytes is not None and inserted_bytes < 0:
@@ -324,7 +325,7 @@ class Coordinator:
         return self._request(batch_size) if here else bool(missing)
 
     async def _fetch(self, client: str, member: RemoteBuffer, n: int) -> None:
-        """Send a client the priorities that wait for it, and have it draw `n` items; remove a client that does not."""
+        """Send a client its waiting priorities, and request `n` items; remove a client that does not send them."""
         route = member.take_route()
         try:
             sample, refused = await member.owner.draw(n, route)
@@ -364,7 +365,7 @@ class Coordinator:
         self.route(sampled, priorities)
 
     def route(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
-        """Do as `update` does, with checked priorities."""
+        """Set new priorities as `update` does, without checks."""
         routes = self.union.route(sampled, priorities)
         self.lost_updates += len(priorities) - sum(len(indices) for indices, _, _ in routes.values())
         for client, route in routes.items():
@@ -377,7 +378,7 @@ class Coordinator:
                 self._start(self._send_priorities(client, member))
 
     async def _send_priorities(self, client: str, member: RemoteBuffer) -> None:
-        """Send priorities, unless a sample request follows at once: they travel with its draw then."""
+        """Send priorities, unless a sample request follows at once: its draw then carries them."""
         for _ in range(2):
             await asyncio.sleep(0)
         if member.routes:
@@ -389,15 +390,15 @@ class Coordinator:
             self._log.info("priorities were lost", client=client, reason=refused)
 
     def buffers(self) -> dict[str, ServerBuffer]:
-        """Return the buffers that are kept here by client; first those of clients that have left, in that order."""
+        """Return the buffers kept here by client; first those of clients that have left, in the order of leaving."""
         names = [*self._left, *(name for name in self._members if name not in self._left)]
         return {name: it for name in names if isinstance(it := self._members[name], ServerBuffer)}
 
     def replace_buffers(self, buffers: Mapping[str, ServerBuffer], *, counted: bool) -> None:
         """Replace all buffers that are kept here.
 
-        A client that is here goes on with the buffer of its name, or with an empty one; the other clients have left.
-        Unless `counted`, because the limiter is restored too, all entries count as brought along.
+        A connected client continues with the buffer of its name, or with an empty one; all other clients count as left.
+        `counted` says that the limiter is restored too; otherwise all entries count as brought by their clients.
         """
         here = [name for name in self._members if name in self]
         if self.limiter is not None:
@@ -415,7 +416,7 @@ class Coordinator:
         self._changed.notify()
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
-        """Replace the limiter; the new one takes over the counts of the old one.
+        """Replace the limiter; the new one gets the counts of the old one.
 
         Raises:
             ValueError: chunks and samples could wait for each other. The old one stays.

@@ -1,4 +1,4 @@
-"""Layouts: what a replay server stores, and how. A client fetches the layout of its server when it connects."""
+"""Layouts: the format of the data on a replay server. A client fetches its server's layout when it connects."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # importing environments imports a compiler
     from components.envs.base import EnvSpec
 
 DTYPE_KINDS = "biufc"
-"""Kinds of numbers that can travel; of at most 16 bytes, in this machine's byte order."""
+"""Kinds of numbers that can be sent; of at most 16 bytes, in this machine's byte order."""
 
 AnyBuffer = PrioritizedTransitions | PrioritizedEpisodeReplay
 """The replay buffer of one client."""
@@ -38,9 +38,9 @@ class AnyLayout(ABC):
 
     _: KW_ONLY
     kept_by: Literal["clients", "server"] = "clients"
-    """Who keeps the buffers: the clients, which send sampled items, or the server, which receives all entries."""
+    """Place of the buffers: at the clients, which send sampled items, or at the server, which receives all entries."""
     chunk: int = 1
-    """Entries that are inserted at a time; fewer at the end of an episode and on `flush`."""
+    """Number of entries inserted at a time; fewer at the end of an episode and on `flush`."""
     alpha: float = 0.6
     """As for `Priorities`, like the next two; 0 samples uniformly."""
     epsilon: float = 1e-6
@@ -66,7 +66,7 @@ class AnyLayout(ABC):
     def new_buffer(self, folder: str | Path | None = None) -> AnyBuffer:
         """Return an empty replay buffer for one client.
 
-        Its memory grows as it fills; on the disk of `folder`, if one is given, all of it is taken at once.
+        Its memory grows as it fills; on the disk of `folder`, if given, all of it is allocated at once.
 
         Raises:
             OSError: there is no such folder, or too little space in it.
@@ -81,7 +81,7 @@ class AnyLayout(ABC):
         """Insert N entries into a buffer, with priorities (N,) or the largest so far.
 
         Raises:
-            InvalidExperience: they are malformed; nothing has changed then.
+            InvalidExperience: entries or priorities are malformed; nothing has changed then.
         """
 
     @abstractmethod
@@ -99,7 +99,7 @@ class AnyLayout(ABC):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the layout that `to_plain` of this class returned.
+        """Return the layout from the result of `to_plain` of this class.
 
         Raises:
             InvalidExperience: the values are not those of a layout, or of another version.
@@ -124,7 +124,7 @@ class Layout(AnyLayout):
     """Layout of a server whose entries are transitions.
 
     Raises:
-        ValueError: a number is out of its range, there are no fields, or a field cannot travel.
+        ValueError: a number is out of its range, there are no fields, or a field cannot be sent.
     """
 
     fields: Mapping[str, Field]
@@ -161,7 +161,7 @@ class Layout(AnyLayout):
 
     @property
     def multi_row(self) -> tuple[NStep | Window, ...]:
-        """The settings that make items of consecutive transitions, none of which may be left out."""
+        """Settings that make items of consecutive transitions; no transition may be left out then."""
         return tuple(it for it in (self.n_step, self.window) if it is not None)
 
     def insert(self, buffer: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
@@ -214,7 +214,7 @@ class EpisodeLayout(AnyLayout):
     rollout: int = 0
     """Steps of the sampled parts of episodes, as by `EpisodeReplay.sample_rollouts`; 0 samples whole episodes."""
     burn_in: int = 0
-    """Steps at the start of a part that nothing is learned from, 0 to `rollout` - 1."""
+    """Steps at the start of a part that are not learned from, 0 to `rollout` - 1."""
 
     kind: ClassVar[str] = "episodes"
     high_water: ClassVar[int] = 64
@@ -257,7 +257,7 @@ class EpisodeLayout(AnyLayout):
 
 
 def layout_from_plain(plain: Mapping[str, Any]) -> AnyLayout:
-    """Return the layout that `to_plain` of either class returned.
+    """Return the layout from the result of `to_plain` of either class.
 
     Raises:
         InvalidExperience: the values are not those of a layout, or of another version.

@@ -14,18 +14,18 @@ from orchestra import run_loop
 T = TypeVar("T")
 
 POLL_S = 0.5
-"""How often a waiting caller checks that the thread is alive."""
+"""Seconds between two checks by a waiting caller that the thread is alive."""
 
 
 class LoopThread:
     """A thread that runs `main(self)` on an event loop of its own until `main` returns.
 
-    `main` calls `ready` once; `start` returns the value it passes.
+    `main` calls `ready` once; `start` returns the value passed to it.
 
     Args:
-        name: of the thread, and of its owner in errors.
+        name: name of the thread, and of its owner in errors.
         main: coroutine function; it has to return soon after `closing` is set.
-        ended: called in the thread once `main` has returned or raised, when every call raises `Closed`.
+        ended: called in the thread after `main` has returned or raised; every call raises `Closed` from then on.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LoopThread:
         self.name = name
         self.loop: asyncio.AbstractEventLoop
         self.closing: asyncio.Event
-        """Set, on the loop, when `main` has to return."""
+        """Event of the loop that is set when `main` has to return."""
         self._ready: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._main, self._ended, self._pid = main, ended, os.getpid()
         self._why: BaseException | None = None
@@ -49,7 +49,7 @@ class LoopThread:
         """Start the thread, and return the value that `main` passes to `ready`.
 
         Raises:
-            Exception: what `main` raised before it was ready.
+            Exception: the error of `main` before it was ready.
         """
         self._thread.start()
         try:
@@ -66,8 +66,8 @@ class LoopThread:
         """Run `work(*args)` on the loop, and return its result.
 
         Raises:
-            Closed: the loop has ended, or ends meanwhile; the cause says why if it was not closed.
-            Exception: what `work` raised.
+            Closed: the loop has ended, or ends during the call; the cause has the reason if it was not closed.
+            Exception: the error of `work`.
         """
         self.check_open()
         if threading.get_ident() == self._thread.ident:
@@ -85,13 +85,13 @@ class LoopThread:
                 except TimeoutError:
                     if future.done():
                         return future.result()  # `work` itself may have raised a TimeoutError
-                    if not self._thread.is_alive():  # a loop that has just ended never starts the call
+                    if not self._thread.is_alive():  # a loop that has just ended does not start the call
                         coroutine.close()
                         raise self._closed() from self._why
         except concurrent.futures.CancelledError:
             raise self._closed() from self._why
         except BaseException:
-            future.cancel()  # after Ctrl-C in this thread; changes nothing otherwise
+            future.cancel()  # matters after Ctrl-C in this thread
             raise
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
@@ -115,7 +115,7 @@ class LoopThread:
         self._asked_to_close = True
         if self._thread.is_alive() and os.getpid() == self._pid:
             self._begun.wait()
-            with suppress(RuntimeError):  # the loop has just ended by itself
+            with suppress(RuntimeError):  # the loop has just ended on its own
                 self.loop.call_soon_threadsafe(self.closing.set)
             if threading.get_ident() != self._thread.ident:
                 self._thread.join()
@@ -150,7 +150,7 @@ class LoopThread:
             raise
         finally:
             self._asked_to_close = True
-            self._ended()  # calls that still run are cancelled with the loop
+            self._ended()  # running calls are cancelled with the loop
 
 
 class ThreadOwner:

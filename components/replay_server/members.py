@@ -1,4 +1,4 @@
-"""Clients that have joined a replay server, and where each keeps its replay buffer. Nothing here uses a network."""
+"""Clients that have joined a replay server, and the place of their replay buffers; this file uses no network."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,12 +13,12 @@ NO_ROUTE: Route = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 class BufferOwner(Protocol):
-    """A client that keeps its own replay buffer, elsewhere."""
+    """A client that keeps its own replay buffer, outside of the server."""
 
     async def draw(self, n: int, route: Route) -> tuple[ClientSample, str]:
         """Update priorities (float64) of items drawn earlier, if any are given; then draw `n` items, maybe none.
 
-        Returns the items, and why the priorities were refused; empty if they were not.
+        Returns the items, and the reason for which priorities were refused; empty if they were not.
         """
 
 
@@ -30,9 +30,9 @@ class RemoteBuffer:
     admitted: int = 0
     """Entries of this client that the limiter has counted."""
     inserted_bytes: int = 0
-    """Bytes of all entries that the client has inserted, as far as it has reported."""
+    """Bytes of all entries that the client has inserted, as last reported."""
     asked: bool = False
-    """Whether the client was asked for items and has not answered."""
+    """True if items were requested from the client and have not arrived."""
     routes: list[Route] = field(default_factory=list)
     """Priorities to be sent to the client."""
 
@@ -56,7 +56,7 @@ class ServerBuffer:
     writer: int = 0
     """Number of the client object that inserted last."""
     number: int = -1
-    """Serial number of its last chunk, so that none is inserted twice; below 0 before the first."""
+    """Serial number of its last chunk, so that no chunk is inserted twice; below 0 before the first."""
 
     def has(self, writer: int, number: int) -> bool:
         """Return whether that chunk was inserted before."""

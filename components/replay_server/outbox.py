@@ -14,7 +14,7 @@ from components.replay_server.layouts import AnyLayout, Layout
 from components.replay_server.schemas import EntryChunk, Rows, Span
 
 NONE = np.zeros(0)
-"""No priorities."""
+"""An empty array: no priorities."""
 
 
 class Bundle:
@@ -45,14 +45,14 @@ class Bundle:
 class Outbox:
     """Collects entries into chunks. Any thread may add; one event loop takes.
 
-    Where items are made of consecutive entries, `drop_oldest` drops whole episodes: entries that were not consecutive
-    would become so otherwise. An episode that is partly taken is not dropped but waited for. An episode that has not
-    ended is dropped together with its entries that are still to come.
+    If items are made of consecutive entries, `drop_oldest` drops whole episodes: otherwise entries would become
+    consecutive that are not. An episode that is partly taken is not dropped; the caller waits for it. An episode that
+    has not ended is dropped together with its later entries.
 
     Args:
-        layout: what entries hold.
+        layout: layout of the entries.
         mark: entries that may wait, including taken entries that are not inserted.
-        policy: what happens to one more.
+        policy: policy for one more entry.
         check_open: raises the exception of `add` once the client is closed.
         wake: called when there is something to take.
 
@@ -92,12 +92,12 @@ class Outbox:
         self._most, self._check_open, self._wake = layout.chunk, check_open, wake
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._number = 0  # of the next chunk
+        self._number = 0  # serial number of the next chunk
         self._n = 0  # entries of the incomplete chunk
         self._priorities: list[float] = []
-        self._between = True  # whether the last complete chunk ended an episode
-        self._skipping = False  # whether the current episode was dropped
-        self._asleep = True  # whether the taking loop has found nothing, and has to be woken
+        self._between = True  # True if the last complete chunk ended an episode
+        self._skipping = False  # True if the current episode was dropped
+        self._asleep = True  # True if the taking loop found nothing, and has to be woken
 
     def add(self, entry: Mapping[str, Any], last: bool, priority: float | None, timeout: float | None) -> None:
         """Add an entry; `last` sends it at once, with the entries before it. See `ReplayClient.add_entry`."""
@@ -118,7 +118,7 @@ class Outbox:
                     queue.dropped += 1
                     self._skipping = not end
                     return
-                schema.put(entry)  # again: meanwhile others may have added, or the chunk was taken
+                schema.put(entry)  # again: other threads may have added entries, or the chunk was taken
             else:
                 queue.level += 1
             self.added += 1
@@ -162,7 +162,7 @@ class Outbox:
             while not self.queue.make_room(n):
                 if not self._n:
                     return False
-                self._complete()  # room comes only once these entries are inserted
+                self._complete()  # there is room only after these entries are inserted
             return True
 
         if not self._changed.wait_for(made, timeout):
@@ -179,7 +179,7 @@ class Outbox:
         stop = next((i + 1 for i in range(first, len(chunks)) if chunks[i].last), 0)
         if stop:
             return first, stop
-        if first == len(chunks) or self._n:  # the incomplete chunk has to be completed, and dropped with the others
+        if first == len(chunks) or self._n:  # the incomplete chunk is first completed, then dropped with the others
             return 0, 0
         self._skipping, self._between = True, True
         return first, len(chunks)
@@ -192,7 +192,7 @@ class Outbox:
         self._rouse()
 
     def _rouse(self) -> None:
-        """Wake the taking loop unless it is awake: waking costs more than everything else about an entry."""
+        """Wake the taking loop unless it is awake: waking costs more than all other work for an entry."""
         if self._asleep:
             self._asleep = False
             self._wake()
@@ -213,9 +213,9 @@ class Outbox:
     # On the taking loop ---------------------------------------------------------------------------------------------
 
     def take_bundle(self, most: int) -> Bundle | None:
-        """Take up to `most` of the oldest chunks that can travel together. The caller puts back each, or finishes all.
+        """Take up to `most` of the oldest chunks that can be sent together. The caller puts back each, or finishes all.
 
-        If there is none, `wake` is called when there is one.
+        If there is none, the next chunk calls `wake`.
         """
         with self._lock:
             chunks: list[EntryChunk] = []

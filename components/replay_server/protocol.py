@@ -1,6 +1,6 @@
 """Messages between replay servers, proxies and clients.
 
-A refusal is an answer: nothing that a client sends makes an actor of the server fail.
+A refusal is an answer: no message of a client makes an actor of the server fail.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from orchestra import Axes, Message, Ref, Request, freeze
 T = TypeVar("T")
 
 PROTOCOL = 3
-"""Version of these messages and of what their arrays mean. A server refuses clients of another version."""
+"""Version of these messages and of the meaning of their arrays. A server refuses clients of another version."""
 
 SERVER = "replay"
-"""Name of the actor that clients send requests to, at a server or at a proxy."""
+"""Name of the actor that receives requests of clients, at a server or at a proxy."""
 CLIENT = "client"
-"""Name of the actor that a server sends requests to, at a client or at a proxy."""
+"""Name of the actor that receives requests of a server, at a client or at a proxy."""
 
 REFUSALS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -80,7 +80,7 @@ class RefusedMsg(Message):
 
 
 def accepted(answer: T | RefusedMsg) -> T:
-    """Return an answer that is no refusal; raise the exception of a refusal."""
+    """Return the answer; if it is a refusal, raise its exception."""
     if isinstance(answer, RefusedMsg):
         answer.throw()
     return answer
@@ -100,9 +100,9 @@ class ClientSampleMsg(Message):
     held: int
     inserted: int
     number: int
-    """Serial number of this client's samples: an answer may overtake an earlier message."""
+    """Serial number of this client's samples, because an answer may overtake an earlier message."""
     refused: str = ""
-    """Why the priorities of the request were refused; empty if they were not."""
+    """Reason for which the priorities of the request were refused; empty if they were not."""
 
     @classmethod
     def of(cls, sample: ClientSample, number: int, refused: str = "") -> "ClientSampleMsg":
@@ -134,7 +134,7 @@ class PublicationMsg(Request[None]):
 
 
 class AliveMsg(Request[None]):
-    """Asks whether the client is alive."""
+    """A request to prove that the client is alive."""
 
 
 ClientMsg = DrawMsg | PublicationMsg | AliveMsg
@@ -149,7 +149,7 @@ class WelcomeMsg(Message):
 
     layout: dict[str, Any]
     paced: bool
-    """Whether a client that keeps its own buffer has to ask before it inserts."""
+    """True if a client that keeps its own buffer has to ask before it inserts."""
 
 
 class EnterMsg(Request[WelcomeMsg | RefusedMsg]):
@@ -171,17 +171,17 @@ class InsertMsg(Request[RefusedMsg | None]):
     client: str
     rows: Arrays
     priorities: Priorities
-    """One for each entry; or none, and they enter with the largest priority so far."""
+    """One for each entry; if empty, entries get the largest priority so far."""
     writer: int
     """Random number of the client object that inserts."""
     number: int
     """Serial number of the first chunk. A chunk is sent again when its answer was lost, and inserted once."""
     sizes: tuple[int, ...] = ()
-    """Entries of each chunk, where the message holds several. Each chunk is admitted, and refused, by itself."""
+    """Entries of each chunk, if the message holds several. Each chunk is admitted, or refused, separately."""
 
 
 class AdmitMsg(Request[RefusedMsg | None]):
-    """Ask to insert `n` entries into the client's own buffer. Answered once the client may, and has to."""
+    """Ask to insert `n` entries into the client's own buffer. Answered once the client may insert; it then has to."""
 
     client: str
     n: int

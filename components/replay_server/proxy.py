@@ -32,11 +32,11 @@ class ProxyStatistics:
     clients: int
     """Clients that reach the server through the proxy."""
     topics: tuple[str, ...]
-    """Topics that its clients, and so the proxy, have subscribed to."""
+    """Topics to which its clients, and so the proxy, have subscribed."""
     passed_on: int
     """Limited requests that were passed on; see `max_waiting`."""
     refused: int
-    """Limited requests that were refused, because too many were under way."""
+    """Limited requests refused because too many were under way."""
     published: int
     """Publications received, each counted once."""
     dropped_publications: int
@@ -61,12 +61,12 @@ class Traffic:
         self.max_waiting = max_waiting
         self.passed_on = self.refused = self.under_way = 0
         self.clients: dict[str, str] = {}
-        """Addresses of the `ForwardToClient` actors, by that of their clients' actors."""
+        """Addresses of the `ForwardToClient` actors, by the addresses of their clients' actors."""
         self.topics: set[str] = set()
-        """Topics that the proxy has subscribed to."""
+        """Topics to which the proxy has subscribed."""
 
     async def ask(self, server: Ref[Any], msg: Request[T]) -> T:
-        """Ask the server, within the limit.
+        """Send a request to the server, within the limit.
 
         Raises:
             Full: too many requests are under way.
@@ -92,21 +92,21 @@ class ReplayProxy(ThreadOwner):
     the same address. A proxy may stand behind another.
 
     Args:
-        upstream: where the server, or another proxy, listens.
-        secret: shared with the server and the clients, at least 16 bytes.
+        upstream: address of the server, or of another proxy.
+        secret: secret shared with the server and the clients, at least 16 bytes.
         unencrypted: allow plain TCP beyond this host.
         listen: address for clients.
         timeout: seconds for the first connection.
-        patience: seconds for each later one; after that, clients find no server here either.
+        patience: seconds for each later connection; after that, clients find no server here either.
         publish_mark: publications that may wait for one subscriber.
-        when_slow: what happens to one more: the oldest is dropped (`drop_oldest`), no client here gets it (`refuse`),
+        when_slow: policy for one more: the oldest is dropped (`drop_oldest`), no client here gets it (`refuse`),
             or the server keeps it (`block`) in a queue with a mark of its own. All are counted.
         max_waiting: samples, updates, publications and log lines of clients that may be under way to the server; one
             more raises `Full`, and is counted. Inserts are limited by the clients: each has at most two messages of up
             to 1 MiB under way.
 
     Raises:
-        Disconnected: no server was found, or it does not know the secret.
+        Disconnected: no server was found, or its secret differs.
         ValueError: an argument is out of its range.
         UsageError: an address is malformed or taken.
     """
@@ -134,7 +134,7 @@ class ReplayProxy(ThreadOwner):
         """Where clients connect."""
 
     def statistics(self) -> ProxyStatistics:
-        """Return the proxy's counts; after `close` the last ones."""
+        """Return the proxy's counts; after `close`, those at the end."""
         return ProxyStatistics(
             connected=self._connected,
             connections=self._reconnector.connections,
@@ -175,15 +175,15 @@ class ReplayProxy(ThreadOwner):
 
 
 forwards = partial(answers, context=Context)
-"""As `answers`, in an empty context: the request leaves by the target's node, not by the node that it arrived at."""
+"""As `answers`, in an empty context: the request is sent by the target's node, not by the node that received it."""
 
 
 def forwarded(request: Any, *, limited: bool = False) -> Callable[[Any, Any], "asyncio.Future[Any]"]:
-    """Return a handler that asks the actor's `target`, and answers with its answer.
+    """Return a handler that forwards requests to the actor's `target`, and returns its answers.
 
     Args:
-        request: the type of the requests.
-        limited: whether they count against `max_waiting`.
+        request: type of the requests.
+        limited: True if they count against `max_waiting`.
     """
 
     async def forward(self: Any, msg: Request[Any]) -> Any:
@@ -202,13 +202,13 @@ class PublicationListener(Actor[protocol.PublicationMsg]):
 
     @forwards(protocol.PublicationMsg)
     async def publish(self, msg: protocol.PublicationMsg) -> None:
-        if msg.topic in self._topics:  # else the last subscriber here has left
-            with suppress(Full):  # counted here; the publisher may have reached other subscribers
+        if msg.topic in self._topics:  # otherwise the last subscriber here has left
+            with suppress(Full):  # counted here; other subscribers may have received it
                 await self._publications.publish(msg.topic, msg.data)
 
 
 class ForwardToClient(Actor[protocol.ClientMsg]):
-    """Stands for one client before the server.
+    """Represents one client towards the server.
 
     Args:
         target: the client's actor.
@@ -223,10 +223,10 @@ class ForwardToClient(Actor[protocol.ClientMsg]):
 
 
 class ForwardToServer(RequestActor[protocol.ServerMsg]):
-    """Stands for the server before clients.
+    """Represents the server towards clients.
 
     Args:
-        up: node that has joined the server's.
+        up: node that has joined the server's node.
         down: node that clients have joined.
         publications: queues of the clients' subscriptions.
         traffic: state of the proxy.
@@ -238,7 +238,7 @@ class ForwardToServer(RequestActor[protocol.ServerMsg]):
         self.target: Ref[protocol.ServerMsg] = up.ref(f"{up.root}/{SERVER}")
         self._listener: Ref[protocol.PublicationMsg] = up.ref(f"{up.name}/{CLIENT}")
         self._subscribing = asyncio.Lock()
-        """Held while subscribing at the server, so that the last request is the last wish."""
+        """Held while subscribing at the server, so that requests arrive there in order."""
         self._numbers = itertools.count()
 
     leave, insert, admit, update_holding = map(
@@ -286,7 +286,7 @@ class ForwardToServer(RequestActor[protocol.ServerMsg]):
         await self._unsubscribe(msg.ref.address, msg.topic)
 
     async def _unsubscribe(self, client: str, topic: str | None = None) -> None:
-        """Remove subscriptions here, and at the server those to topics without subscribers here."""
+        """Remove subscriptions here, and at the server those for topics without subscribers here."""
         await self.publications.unsubscribe(client, topic)
         await self._unsubscribe_unused()
 

@@ -1,4 +1,4 @@
-"""Bytes published by topic: a bounded queue for every subscriber, and what one client has received of a topic."""
+"""Bytes published by topic: a bounded queue for every subscriber, and the received publications of a client."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from orchestra import OrchestraError, freeze, log
 
 Data = NDArray[np.uint8]
 Deliver = Callable[[str, Data], Awaitable[None]]
-"""Delivers one publication, topic and bytes, to a subscriber; returns once the subscriber has room for it."""
+"""A function that delivers one publication (topic, bytes) to a subscriber; it returns once the subscriber has room."""
 
 
 class _Subscriber:
@@ -64,7 +64,7 @@ class Publications:
 
     Args:
         mark: publications that may wait for one subscriber.
-        policy: what happens to one more.
+        policy: policy for one more.
 
     Raises:
         ValueError: `mark` is below 1, or `policy` is unknown.
@@ -78,7 +78,7 @@ class Publications:
         self._room = Signal()
         self.published = 0
         """Publications so far."""
-        self._dropped = self._refused = 0  # for subscribers that have unsubscribed
+        self._dropped = self._refused = 0  # counts of subscribers that have unsubscribed
 
     @property
     def dropped(self) -> int:
@@ -122,7 +122,7 @@ class Publications:
             await self._end(name)
 
     def forget(self, topic: str) -> None:
-        """Drop the newest publication of a topic: its next subscriber waits for a later one."""
+        """Drop the newest publication of a topic; its next subscriber waits for a later one."""
         self._newest.pop(topic, None)
 
     async def publish(self, topic: str, data: Data, within: float | None = None) -> None:
@@ -162,7 +162,7 @@ class Publications:
         await asyncio.gather(gone.task, return_exceptions=True)
 
     async def close(self) -> None:
-        """Unsubscribe everybody, and drop the newest publications; the counts stay."""
+        """Unsubscribe all subscribers, and drop the newest publications; the counts stay."""
         self._newest.clear()
         for name in list(self._subscribers):
             await self._end(name)
@@ -174,8 +174,8 @@ class Subscription:
     Args:
         topic: the topic.
         mark: publications that may wait to be read.
-        policy: what happens to one more: the oldest is dropped, it is dropped itself (`refuse`), or the server keeps it
-            in the queue of this client (`block`), which has a mark of its own.
+        policy: policy for one more: the oldest is dropped (`drop_oldest`), the new one is dropped (`refuse`), or the
+            server keeps it in its queue for this client (`block`), which has a mark of its own.
         check_open: raises the exception of `receive` once the client is closed.
     """
 
@@ -185,7 +185,7 @@ class Subscription:
         self._check_open = check_open
         self._changed = threading.Condition()
         self._room = Signal()
-        self._loop: asyncio.AbstractEventLoop | None = None  # of a `put` that waits for room
+        self._loop: asyncio.AbstractEventLoop | None = None  # loop of a `put` that waits for room
 
     @property
     def dropped(self) -> int:

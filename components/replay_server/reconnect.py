@@ -18,12 +18,12 @@ class Disconnected(ConnectionError):
 
 
 class Reconnector:
-    """Connects to a server, again after every loss.
+    """Connects to a server, and reconnects after every loss.
 
     Args:
-        address: where the server listens.
+        address: address of the server.
         timeout: seconds for the first connection.
-        patience: seconds for each later one.
+        patience: seconds for each later connection.
     """
 
     def __init__(self, address: str, timeout: float, patience: float) -> None:
@@ -31,7 +31,7 @@ class Reconnector:
         self.connections = 0
         """Number of connections so far."""
         self.why = "it has not connected yet"
-        """Why there is no connection now."""
+        """Reason for which there is no connection now."""
         self._timeout, self._patience = timeout, patience
 
     async def run(self, connect: Callable[[LoopThread, float], Awaitable[None]], thread: LoopThread) -> None:
@@ -71,7 +71,7 @@ class Reconnector:
 
 
 def listen_beside(address: str) -> str | None:
-    """Return where to listen so that a server at `address` can probe this process; None if it is on another machine."""
+    """Return an address at which a server at `address` can probe this process; None if it is on another machine."""
     scheme, _, place = address.partition("://")
     local = scheme == "unix" or (scheme == "tcp" and place.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"))
     return "tcp://127.0.0.1:0" if local else None

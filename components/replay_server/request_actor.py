@@ -33,11 +33,11 @@ def answers(
 ) -> Callable[[Callable[[Any, Any], Awaitable[T]]], Callable[[Any, Any], "asyncio.Future[T]"]]:
     """Mark a coroutine method of an actor as the handler of `request`. It runs as a task: the mailbox does not wait.
 
-    An exception that is the client's fault is answered by a `RefusedMsg`. If nobody is there to answer, the request is
-    abandoned.
+    An exception that is the client's fault is answered by a `RefusedMsg`. If the method fails because an actor is
+    unreachable, the request is abandoned without an answer.
 
     Args:
-        request: the type of the requests.
+        request: type of the requests.
         context: returns the context of the task; by default that of the actor.
     """
 
@@ -65,7 +65,7 @@ class RequestActor(Actor[M]):
     """Base of the actors that clients send requests to.
 
     Args:
-        node: which the clients' nodes have joined.
+        node: node that the clients' nodes have joined.
         publications: queues of the clients' subscriptions.
     """
 

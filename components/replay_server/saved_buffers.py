@@ -23,13 +23,13 @@ from components.replay_server.members import ServerBuffer
 from orchestra import log
 
 COUNTS = {"admitted": 0, "inserted_bytes": 0, "writer": -(2**63), "number": -1}
-"""Counts of a `ServerBuffer`, each saved as one array, and their least values."""
+"""Counts of a `ServerBuffer`, each saved as one array, and their smallest values."""
 
 
 class SavedBuffers(Checkpointed):
     """State of a coordinator at one moment: the buffers it keeps, its limiter's counts and its random numbers.
 
-    Items drawn for later batches are not saved; they are drawn again.
+    Items already drawn for later batches are not saved; they are drawn again.
 
     Args:
         coordinator: the coordinator.
@@ -56,7 +56,7 @@ class SavedBuffers(Checkpointed):
         return arrays
 
     def snapshot(self) -> Snapshot:
-        """Return the state as it is now, to be written by another thread while the coordinator goes on."""
+        """Return the present state, to be written by another thread while the coordinator continues."""
         return Snapshot(self.state_arrays(), [it.buffer for it in self._coordinator.buffers().values()])
 
     def restore_from(self, reader: ArrayReader) -> None:
@@ -81,7 +81,7 @@ class SavedBuffers(Checkpointed):
         limiter = coordinator.limiter if paced else None
         if limiter is not None:
             copy(limiter).restore_from(reader.part("limiter"))
-        # Everything was checked; the coordinator changes from here on.
+        # Everything is checked; from here on the coordinator is changed.
         coordinator.rng.bit_generator.state = rng.bit_generator.state
         coordinator.replace_buffers(buffers, counted=limiter is not None)
         if limiter is not None:
@@ -100,17 +100,17 @@ def _read_names(reader: ArrayReader) -> list[str]:
 
 
 class SnapshotWriter:
-    """Writes snapshots in a thread, one after the other, while its event loop goes on."""
+    """Writes snapshots in a thread, one after the other, while the event loop continues."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, take: Callable[[], Snapshot], path: str | Path) -> None:
-        """Call `take` when it is its turn, and write the snapshot. Cancelling the call does not stop the writing.
+        """Call `take` after earlier writes, and write the snapshot. Cancelling the call does not stop the writing.
 
         Raises:
-            OSError: it cannot be written; the file that was there before stays.
+            OSError: it cannot be written; the previous file stays.
         """
         async with self._turn:
             await self.written()  # two writers would write into the same partial file
@@ -120,7 +120,7 @@ class SnapshotWriter:
     async def written(self) -> None:
         """Wait until the snapshot that is being written, if any, is written."""
         if self._writing is not None:
-            await asyncio.wait([self._writing])  # unlike `gather`, does not cancel it when it is cancelled itself
+            await asyncio.wait([self._writing])  # unlike `gather`, does not cancel the write when cancelled
 
 
 class BufferSaver:
@@ -149,15 +149,15 @@ class BufferSaver:
         self._path, self._every = None if path is None else Path(path), every
         self.saved_times = self.failed_saves = 0
         self.unsaved: OSError | None = None
-        """Why the last save, at the end, failed."""
+        """Error of the last save, at the end; None if it succeeded."""
 
     async def save(self, path: str | Path | None = None) -> None:
-        """Write the buffers as they are now, while the coordinator goes on.
+        """Write the present buffers, while the coordinator continues.
 
         Raises:
             InvalidExperience: clients keep their buffers.
             ValueError: no path was given, here or to the constructor.
-            OSError: they cannot be written; the file that was there before stays.
+            OSError: they cannot be written; the previous file stays.
         """
         path = self._check(path, "save")
         await self._writer.write(self._buffers.snapshot, path)

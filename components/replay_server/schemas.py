@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # importing environments imports a compiler
 Rows = Mapping[str, NDArray[Any]]
 """Consecutive entries by field, as a replay buffer inserts them."""
 CheckPriorities = Callable[[NDArray[np.floating[Any]], int], object]
-"""Raises `InvalidExperience` unless an array holds that many priorities which the replay buffer accepts."""
+"""Raises `InvalidExperience` unless an array has that many priorities, all accepted by the replay buffer."""
 
 BLOCK_BYTES = 1 << 20
-"""Bytes of entries that are collected in one piece of memory, and can travel in one message."""
+"""Bytes of entries that are collected in one piece of memory and can be sent in one message."""
 BLOCK_ROWS = 4096
-"""Entries that are collected in one piece of memory at most."""
+"""Largest number of entries that are collected in one piece of memory."""
 
 
 Span = tuple[int, int] | None
@@ -40,15 +40,15 @@ class EntryChunk:
     """Consecutive entries that are inserted together, in arrays that may hold other entries before and after them."""
 
     arrays: Rows
-    """Read-only where they hold other entries."""
+    """Read-only if they hold other entries."""
     span: Span
     priorities: NDArray[np.float64]  # (N,), or none
     n: int
     """Number of entries, N."""
     first: bool
-    """Whether it begins an episode, and was never on its way to the server."""
+    """True if it begins an episode and was never on its way to the server."""
     last: bool
-    """Whether it ends an episode."""
+    """True if it ends an episode."""
     number: int
     """Serial number."""
 
@@ -64,9 +64,9 @@ class EntryChunk:
         return {name: array[self.span[0] : last.span[1]] for name, array in self.arrays.items()}
 
     def follows(self, other: "EntryChunk") -> bool:
-        """Return whether this chunk can travel with `other`, in the same arrays: it begins where `other` ends.
+        """Return whether this chunk can be sent with `other`, in the same arrays: it begins where `other` ends.
 
-        Both have priorities, or neither.
+        Both have priorities, or neither has.
         """
         if self.span is None or other.span is None or self.arrays is not other.arrays:
             return False
@@ -81,19 +81,19 @@ class EntrySchema(ABC):
     """
 
     together: bool = False
-    """Whether sampled items are made of consecutive entries."""
+    """True if sampled items are made of consecutive entries."""
     one_at_a_time: bool = False
-    """Whether chunks travel one at a time, since the rows of an array are not entries."""
+    """True if chunks are sent one at a time, because the rows of an array are not entries."""
 
     def __init__(self, check_priorities: CheckPriorities) -> None:
         self.check_priorities = check_priorities
 
     @abstractmethod
     def put(self, entry: Mapping[str, Any]) -> None:
-        """Check an entry and copy it. The next `keep` collects it, unless something else was put or taken before.
+        """Check an entry and copy it. The next `keep` collects it, unless `put` or `take` is called before.
 
         Raises:
-            InvalidExperience: it is malformed; the message names the field and what was expected.
+            InvalidExperience: it is malformed; the message names the field and the expected value.
         """
 
     @abstractmethod
@@ -105,11 +105,10 @@ class EntrySchema(ABC):
         """Return the collected entries, as arrays and a span of these, and start a new chunk."""
 
     def check(self, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> int:
-        """Return how many entries these are.
+        """Return the number of entries.
 
         Raises:
-            InvalidExperience: they or their priorities are malformed; the message names the field and what was
-                expected.
+            InvalidExperience: entries or priorities are malformed; the message names the field and the expected value.
         """
         n = self._check_rows(rows)
         if priorities is not None:
@@ -120,7 +119,7 @@ class EntrySchema(ABC):
     def _check_rows(self, rows: Rows) -> int: ...
 
     def is_end(self, entry: Mapping[str, Any]) -> bool:
-        """Return whether an entry ends an episode, so that no item holds it and the next."""
+        """Return whether an entry ends an episode, so that no item contains both it and the next entry."""
         return True
 
     @abstractmethod
@@ -129,8 +128,8 @@ class EntrySchema(ABC):
 
         Args:
             rows: checked entries. No entry is collected.
-            most: entries of a chunk at most; no more than those of a collected chunk.
-            at_ends: whether a chunk ends where an episode does.
+            most: largest number of entries of a chunk; at most that of a collected chunk.
+            at_ends: True if a chunk ends where an episode ends.
         """
 
     def split(
@@ -139,8 +138,7 @@ class EntrySchema(ABC):
         """Return the rows and priorities, maybe none, of each chunk; without several `sizes` all are one chunk.
 
         Raises:
-            InvalidExperience: they are not those of chunks of `sizes` entries; or such entries come one chunk at a
-                time.
+            InvalidExperience: `sizes` do not fit the entries; or the layout requires one chunk at a time.
         """
         if len(sizes) < 2:
             return [(rows, priorities)]
@@ -164,12 +162,12 @@ class EntrySchema(ABC):
 class TransitionSchema(EntrySchema):
     """Schema of entries that are transitions.
 
-    Transitions are collected in blocks of memory, so that consecutive chunks travel together without another copy. A
-    row is written once, and chunks are handed out read-only.
+    Transitions are collected in blocks of memory, so that consecutive chunks can be sent together without another
+    copy. A row is written once, and returned chunks are read-only.
 
     Args:
         fields: fields of a transition.
-        chunk: entries of a chunk at most.
+        chunk: largest number of entries of a chunk.
         check_priorities: as for `EntrySchema`.
         multi_row: the n-step or window settings that make items of consecutive transitions.
     """
@@ -207,7 +205,7 @@ class TransitionSchema(EntrySchema):
             for name, scalar, shape, dtype, finite, array in self._columns:
                 value = entry[name]
                 kind = type(value)
-                # Fast path for scalars and arrays of the field's own dtype; `checked` decides about everything else.
+                # Fast path for scalars and arrays of the field's own dtype; `checked` handles all other values.
                 if (
                     kind is not scalar and (kind is not ndarray or value.dtype is not dtype or value.shape != shape)
                 ) or (finite and not (isfinite(value) if kind is scalar else np.isfinite(value).all())):
@@ -269,7 +267,7 @@ class TransitionSchema(EntrySchema):
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only array on the same memory, which a message may hold: no row is written after it was taken."""
+    """Return a read-only array on the same memory, for messages: rows are not written after they were taken."""
     memory = array.reshape(-1).view(np.uint8).data.toreadonly()
     return np.frombuffer(memory, array.dtype).reshape(array.shape)
 

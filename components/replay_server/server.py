@@ -1,7 +1,7 @@
 """Replay server with a synchronous interface.
 
 It runs on a node of its own in a thread. Both sides prove that they know a secret, broken connections are resumed
-without loss, and nothing that arrives is unpickled.
+without loss, and received data is never unpickled.
 """
 
 import secrets
@@ -34,11 +34,11 @@ class ServerStatistics:
     """Counts of a replay server."""
 
     clients: dict[str, int]
-    """Clients whose entries are sampled, and how many entries each holds, as far as it has reported."""
+    """Clients whose entries are sampled, and the number of entries of each, as last reported."""
     left: tuple[str, ...]
-    """Clients among these that have left, and whose buffers the server keeps."""
+    """Those of these clients that have left and whose buffers the server keeps."""
     union: UnionStatistics
-    """Items drawn by clients and sampled by the server. Where the server keeps the buffers, none of them travelled."""
+    """Items drawn by clients and sampled by the server. If the server keeps the buffers, they are not sent."""
     received_bytes: int
     """Bytes of entries, or of drawn items, that arrived from clients."""
     inserted_bytes: int
@@ -56,15 +56,15 @@ class ServerStatistics:
     log_lines: int
     """Lines that clients have written to the log file."""
     saved_times: int
-    """How often the buffers were saved."""
+    """Number of times that the buffers were saved."""
     failed_saves: int
-    """How often a save that was due failed."""
+    """Number of saves that failed."""
 
     @property
     def saved(self) -> float:
         """Share of the bandwidth saved by sending sampled items instead of inserted entries.
 
-        Negative where more is sampled than inserted; 0 before the first insert.
+        It is negative if more is sampled than inserted, and 0 before the first insert.
         """
         return 1.0 - self.received_bytes / self.inserted_bytes if self.inserted_bytes else 0.0
 
@@ -73,7 +73,7 @@ class LogFile:
     """Log file of clients' lines, each with the server's time and the client's name.
 
     Args:
-        path: the file, which is appended to; None refuses lines.
+        path: file to append to; None refuses lines.
 
     Raises:
         OSError: the file cannot be opened.
@@ -109,35 +109,36 @@ class ReplayServer(ThreadOwner):
     Any thread may call any method. A method that waits takes a `timeout` in seconds, raises `TimeoutError` after it,
     and `Closed` if the server closes meanwhile.
 
-    Where the server keeps the buffers, they stay when their clients leave or die, are sampled from, and a client of the
-    same name goes on with its buffer. With a `save_path` they outlive the server: the next server restores them.
+    Buffers that the server keeps stay when their clients leave or die, and are still sampled from; a new client of the
+    same name continues with the buffer. With a `save_path` they outlive the server: the next server restores them.
 
     A killed client process is detected within 2 seconds if it listens where the server can probe it, as it does by
     default on the server's machine, within 12 seconds otherwise, and within 24 seconds if its machine is silent. Items
     that were requested from it are then sampled from other clients.
 
     Args:
-        layout: a `Layout` or an `EpisodeLayout`: what entries hold, and how buffers are made. Clients fetch it.
+        layout: a `Layout` or an `EpisodeLayout`: the format of entries, and the settings of buffers. Clients fetch it.
         listen: address for clients: `tcp://HOST:PORT` (port 0 for any free port), `tls://HOST:PORT`, `unix:///PATH`.
-        secret: shared with clients, at least 16 bytes; random by default.
+        secret: secret shared with clients, at least 16 bytes; random by default.
         unencrypted: allow plain TCP beyond this host.
         limiter: paces inserts, counted in entries, and samples, counted in items; None does not pace.
         beta: exponent of the importance weights.
-        max_items: items of one client that are held, and of a batch, at most; see `FederatedReplay`.
-        max_uses: how often an item that a client sent may be sampled.
-        ahead: batches that clients are asked for beyond the one being sampled, `max_items` items together at most. They
-            arrive sooner, and are drawn by priorities as they were before the updates of the batches between.
+        max_items: largest number of held items of one client, and of items of a batch; see `FederatedReplay`.
+        max_uses: number of times that a client's item may be sampled.
+        ahead: batches requested from clients in advance of the one being sampled, together at most `max_items` items.
+            They arrive sooner, but are drawn by priorities from before the updates of the batches in between.
         max_waiting: sample requests that may wait; one more raises `Full`, and is counted.
         publish_mark: publications that may wait for one subscriber.
-        when_slow: what happens to one more: `drop_oldest` for that subscriber, `block` the publisher, or `refuse` it.
-        max_left: buffers kept here of clients that have left; beyond that the one whose client left first is dropped.
-        folder: directory of the disk on which buffers are kept here; each takes its full size at once. By default they
-            are in memory. A client whose buffer has no space there gets `Full`.
+        when_slow: policy for one more: `drop_oldest` for that subscriber, `block` the publisher, or `refuse` it.
+        max_left: buffers kept here of clients that have left; beyond that, the buffer of the client that left first is
+            dropped.
+        folder: directory of the disk for buffers kept here; each takes its full size at once. By default they are in
+            memory. A client whose buffer has no space there gets `Full`.
         save_path: file to which the buffers kept here are saved when the server closes, and from which they are
             restored when it starts, if the file exists.
         save_every: seconds between two saves. A failure is logged and counted, and the next save is tried.
         log_path: file to which clients' log lines are appended.
-        seed: of the server's random numbers.
+        seed: seed of the server's random numbers.
 
     Raises:
         ValueError: an argument is out of its range, or inserts and samples could wait for each other.
@@ -184,9 +185,9 @@ class ReplayServer(ThreadOwner):
         """Where clients connect."""
 
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
-        """Draw a batch, item i of client k with probability w_i / Σ w over all clients.
+        """Draw a batch; item i of client k has the probability w_i / Σ w, with the sum over all clients.
 
-        Waits for the limiter, for items with weight, and for clients to send the drawn items.
+        It waits for the limiter, for items with weight, and for clients to send the drawn items.
 
         Raises:
             ValueError: `batch_size` is not 1 to `max_items`, or such samples and inserts could wait for each other.
@@ -219,7 +220,7 @@ class ReplayServer(ThreadOwner):
         self._thread.call(self.publications.publish, topic, np.frombuffer(data, np.uint8), timeout)
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
-        """Replace the limiter; the new one takes over the counts of the old one.
+        """Replace the limiter; the new one gets the counts of the old one.
 
         Raises:
             ValueError: chunks and samples could wait for each other. The old one stays.
@@ -258,7 +259,7 @@ class ReplayServer(ThreadOwner):
         )
 
     def save(self, path: str | Path | None = None) -> None:
-        """Write the buffers kept here, as they are at one moment, to a file, while clients go on.
+        """Write the buffers kept here, as they are at one moment, to a file, while clients continue.
 
         A thread writes the file. Clients wait while priorities and counts are copied. Of the entries, only rows that
         are overwritten before they are written are copied, one MiB at a time. A crash leaves either the previous file
@@ -278,7 +279,7 @@ class ReplayServer(ThreadOwner):
     def load(self, path: str | Path | None = None) -> None:
         """Restore saved buffers; the buffers kept here before are dropped.
 
-        Connected clients go on with the buffer of their name, or with an empty one; the other clients have left. The
+        Connected clients continue with the buffer of their name, or with an empty one; other clients count as left. The
         limiter's counts are restored if both the saved server and this one are paced.
 
         Args:

@@ -16,7 +16,7 @@ from components.replay_server.request_actor import RequestActor, answers
 from orchestra import Node, OrchestraError, Ref, check_name
 
 ALIVE_S = 2.0
-"""How long a client may take to prove that it is alive when another of its name joins."""
+"""Seconds within which a client must prove that it is alive when another client of its name joins."""
 
 
 class RemoteOwner:
@@ -40,7 +40,7 @@ class RemoteOwner:
         return sample, msg.refused
 
     def is_news(self, msg: protocol.ClientSampleMsg) -> bool:
-        """Return whether no newer sample of this client has arrived: answers overtake messages in a mailbox."""
+        """Return whether no newer sample of this client has arrived; answers may overtake messages in a mailbox."""
         if msg.number < self._newest[0]:
             return False
         self._newest = (msg.number, msg.total, msg.held, msg.inserted)
@@ -52,8 +52,8 @@ class ReplayServerActor(RequestActor[protocol.ServerMsg]):
 
     Args:
         node: the server's node.
-        coordinator: of the clients' replay buffers.
-        publications: published bytes.
+        coordinator: coordinator of the clients' replay buffers.
+        publications: topics and subscribers.
         write_line: writes a client's line, its second argument, into the log file.
     """
 
@@ -62,7 +62,7 @@ class ReplayServerActor(RequestActor[protocol.ServerMsg]):
     ) -> None:
         super().__init__(node, publications)
         self._coordinator, self._write_line = coordinator, write_line
-        self._addresses: dict[str, str] = {}  # of the actors of clients, by client
+        self._addresses: dict[str, str] = {}  # addresses of clients' actors, by client
 
     @answers(protocol.EnterMsg)
     async def enter(self, msg: protocol.EnterMsg) -> protocol.WelcomeMsg:

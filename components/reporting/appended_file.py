@@ -1,4 +1,4 @@
-"""A file that grows by whole pieces, also on a disk that is full now and then."""
+"""A file that grows by whole pieces, even on a disk that is sometimes full."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class AppendedFile:
-    """Appends bytes to a file, without a buffer and without a thread: they are written when `append` returns.
+    """Appends bytes to a file, without a buffer or a thread: the bytes are written when `append` returns.
 
     The file is made if it is missing. Call `close` at the end.
 

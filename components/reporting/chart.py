@@ -16,7 +16,7 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then 
 
 
 class Results:
-    """The win rates so far, in training and in tests, or the returns where nothing can be won: the chart's data."""
+    """The chart's data: win rates so far, in training and in tests, or returns if episodes cannot be won."""
 
     def __init__(self) -> None:
         self.train: list[tuple[int, float]] = []
@@ -34,12 +34,12 @@ class Results:
         return low, high if high > low else low + 1.0
 
     def add(self, progress: Progress) -> None:
-        """Remember the record's results: training's always, a test's where it is not that of the record before."""
+        """Add the record's results: those of training always, those of a test only if it is new."""
         train, test = progress.train_win_rate, progress.test_win_rate
         are_returns = progress.has_returns_alone
         if are_returns:
             train, test = progress.train_return, progress.test_return
-        if self.are_returns and not are_returns:  # the first episode is won: what came before was not
+        if self.are_returns and not are_returns:  # the first episode is won: earlier ones were not
             self.train.clear()
             self.test.clear()
         self.are_returns = are_returns
@@ -55,7 +55,7 @@ class Chart:
 
     def __init__(self, rates: Results, *, until: int, rows: int) -> None:
         self._rates = rates
-        # At least to the last point, though a count of steps should never go back: a line is as long as it is drawn.
+        # At least to the last point, although a count of steps should never decrease.
         self._until = max(1, until, *(step for step, _ in (*rates.train[-1:], *rates.test[-1:])))
         self._rows = rows
 
@@ -74,7 +74,7 @@ class Chart:
             line = Text(_LABEL.format(labels.get(row, "")), style="dim", no_wrap=True)
             for column in range(columns):
                 below, above = train.get((column, row), 0), test.get((column, row), 0)
-                # A character has one colour: that of the line with more dots in it.
+                # A character has the colour of the line with more dots in it.
                 style = TRAIN if below.bit_count() > above.bit_count() else TEST
                 line.append(chr(_BRAILLE | below | above) if below | above else " ", style=f"not dim {style}")
             yield line
@@ -83,7 +83,7 @@ class Chart:
         yield Text(" " * margin + "0" + right.rjust(columns - 1), style="dim", no_wrap=True)
 
     def _cells(self, points: Sequence[tuple[int, float]], columns: int) -> dict[tuple[int, int], int]:
-        """The characters that a line through `points` touches, by (column, row): which of their dots are set."""
+        """Return the characters that a line through `points` touches, by (column, row), with their set dots."""
         right, top = 2 * columns - 1, 4 * self._rows - 1
         low, high = self._rates.bounds
         dots = [
@@ -105,11 +105,11 @@ def _remember(points: list[tuple[int, float]], point: tuple[int, float]) -> None
         points.pop()
     points.append(point)
     if len(points) > _REMEMBERED:
-        del points[1:-1:2]  # the line keeps its ends and its course
+        del points[1:-1:2]  # the line keeps its ends and its shape
 
 
 def _short(value: float) -> str:
-    """Return a number in four characters, where it has so few: `1.5k`, `-200`, `0.25`."""
+    """Return a number in four characters if possible: `1.5k`, `-200`, `0.25`."""
     if abs(value) >= 999.5:
         return f"{value / 1000:.0f}k" if abs(value) >= 9950 or value < 0 else f"{value / 1000:.1f}k"
     return f"{value:.0f}" if abs(value) >= 9.95 or value == round(value) else f"{value:.1f}"

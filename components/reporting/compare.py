@@ -33,7 +33,7 @@ def command(arguments: list[str]) -> int:
         raise UsageError(f"--output: {str(options.output)!r} is not allowed: it must end in .png, .svg or .pdf")
     if not options.output.absolute().parent.is_dir():
         raise UsageError(f"--output: there is no directory {str(options.output.parent)!r}")
-    from components.reporting.figure import comparison_figure  # matplotlib, which `--help` does without
+    from components.reporting.figure import comparison_figure  # imports matplotlib, which `--help` does not need
 
     groups = grouped(_trials(options.runs))
     rows = table(groups)
@@ -50,10 +50,10 @@ def command(arguments: list[str]) -> int:
 
 
 def _trials(paths: Sequence[Path]) -> list[Trial]:
-    """Read runs; those of a directory that cannot be read, as one that failed or was just begun, are left out.
+    """Read runs. Unreadable runs inside a directory (failed, or just begun) are left out.
 
     Raises:
-        UsageError: a run that was named cannot be read, or none of a directory can.
+        UsageError: a run that was named itself cannot be read, or no run of a directory can be read.
     """
     trials: list[Trial] = []
     errors: list[UsageError] = []
@@ -72,7 +72,7 @@ def _trials(paths: Sequence[Path]) -> list[Trial]:
 
 
 def as_text(rows: Sequence[dict[str, str]]) -> str:
-    """The table for a terminal: a block for each group, so that it fits whatever the width."""
+    """Return the table for a terminal: a block for each group, so that it fits any width."""
     blocks = []
     for row in rows:
         label, *rest = row.items()
@@ -82,8 +82,8 @@ def as_text(rows: Sequence[dict[str, str]]) -> str:
 
 
 def as_markdown(rows: Sequence[dict[str, str]]) -> str:
-    """The table for a page, with a note of what its figures are."""
-    names = max(map(list, rows), key=len)  # without a winner there are fewer figures
+    """Return the table for a page, with a note on its figures."""
+    names = max(map(list, rows), key=len)  # without win rates there are fewer figures
     cells = [" | ".join(row.get(name, "-") for name in names) for row in rows]
     lines = [" | ".join(names), " | ".join("---" for _ in names), *cells]
     note = (

@@ -15,7 +15,7 @@ from orchestra import RunDirectory, UsageError, read_records
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run: its greedy tests, K of them in the order of their environment steps, and how fast it went."""
+    """One run: its K greedy tests in the order of their environment steps, and its speed."""
 
     name: str
     seed: int
@@ -34,19 +34,19 @@ class Trial:
         return bool(np.isnan(self.win_rate).all())
 
     def reached_at(self, axis: NDArray[np.float64]) -> float | None:
-        """Return where on `axis` (K,) the first single test won `SOLVED`; None if none did."""
+        """Return the point on `axis` (K,) at which a single test first won `SOLVED`; None if no test did."""
         reached = np.flatnonzero(self.win_rate >= SOLVED)
         return float(axis[reached[0]]) if len(reached) else None
 
     def solved_at(self, axis: NDArray[np.float64]) -> float | None:
-        """Return where on `axis` (K,) the run had solved its scenario, as `win_rate.solved_at` defines it, or None."""
+        """Return the point on `axis` (K,) at which the run had solved its scenario (`win_rate.solved_at`), or None."""
         first = None if self.has_returns_alone else solved_at(self.win_rate.tolist())
         return None if first is None else float(axis[first])
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in their seed."""
 
     label: str
     trials: tuple[Trial, ...]
@@ -59,10 +59,10 @@ class Group:
     def band(
         self, axis: Callable[[Trial], NDArray[np.float64]], value: Callable[[Trial], NDArray[np.float64]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return where on the axis (G,), and the quartiles there (3, G): lower, median, upper.
+        """Return points on the axis (G,), and the quartiles there (3, G): lower, median, upper.
 
-        Between its tests a run is taken to move in a straight line. The band lies where all of the runs
-        have tests; it may be nowhere.
+        Between tests the results of a run are interpolated linearly. The band covers the range in which all runs have
+        tests; it may be empty.
         """
         start = max(float(axis(trial)[0]) for trial in self.trials)
         stop = min(float(axis(trial)[-1]) for trial in self.trials)
@@ -76,7 +76,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     """Return the run directories among `paths`, and the run directories inside them.
 
     Raises:
-        UsageError: one of them is no run and holds none.
+        UsageError: one of them is not a run and contains none.
     """
     found: list[Path] = []
     for path in paths:
@@ -94,7 +94,7 @@ def read_trial(path: Path) -> Trial:
     """Read the greedy tests of a run, finished or not.
 
     Raises:
-        UsageError: it is no run, its metrics are damaged, or it has not been tested yet.
+        UsageError: it is not a run, its metrics are damaged, or it has no test yet.
     """
     run = RunDirectory.open(path)
     config = run.config()
@@ -121,7 +121,7 @@ def read_trial(path: Path) -> Trial:
         return np.array([record[name] for record in tests], np.float64)
 
     last = records[-1]
-    # The rate leaves out the start of the run, which depends on the caches of the machine.
+    # The rate leaves out the start of the run, which depends on the machine's caches.
     first = next((record for record in records if record["env_steps"] > 0), last)
     seconds = max(last["elapsed_s"] - first["elapsed_s"], 1e-9)
     return Trial(
@@ -139,7 +139,7 @@ def read_trial(path: Path) -> Trial:
 
 
 def grouped(trials: Sequence[Trial]) -> list[Group]:
-    """Put runs that differ in their seed alone together; a group is called by its runs' name and what sets it apart."""
+    """Group runs that differ only in their seed; the label of a group has its runs' name and its different flags."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.name, repr(sorted(trial.flags.items()))), []).append(trial)
@@ -147,14 +147,14 @@ def grouped(trials: Sequence[Trial]) -> list[Group]:
 
 
 def _label(trial: Trial, trials: Sequence[Trial]) -> str:
-    """Its name, and the flags in which it differs from others of that name."""
+    """Return its name, and the flags in which it differs from others of that name."""
     others = [other.flags for other in trials if other.name == trial.name]
     apart = [name for name, value in trial.flags.items() if any(other.get(name) != value for other in others)]
     return " ".join([trial.name, *(f"{name}={trial.flags[name]}" for name in apart)])
 
 
 def table(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """Return one row for each group, every cell as it is printed: medians over the seeds, with their quartiles."""
+    """Return a row of printed cells for each group: medians over the seeds, with their quartiles."""
     rows = []
     for group in groups:
         trials = group.trials

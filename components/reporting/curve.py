@@ -16,26 +16,26 @@ from components.reporting.progress import new_tests
 from components.reporting.replaced_file import replaced
 from orchestra import read_records
 
-# Blue and vermilion of Okabe and Ito's palette: told apart by the colour-blind, and in grey.
+# Blue and vermilion of Okabe and Ito's palette: distinguishable for the colour-blind, and in grey.
 _TRAIN = "#56b4e9"
 _TEST = "#d55e00"
 GREY = "#808080"
 TEXT = 9
 """Size of a figure's text."""
-_APART = 0.06  # labels of the upper axis, at least, as a part of its width
-_MARKS = 60  # more tests than this have no room for a mark each
+_APART = 0.06  # least distance of labels of the upper axis, as a share of its width
+_MARKS = 60  # with more tests than this, there is no room for marks
 
 
 def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> None:
     """Draw the metrics file of a run, finished or not, into a PNG; an older picture is replaced in one step.
 
-    Left the win rate, unless episodes cannot be won, right the return; below env steps, above the minutes that they
-    took. The training curve is the mean over recent episodes with exploration, each mark of the test curve one greedy
-    test. A file without records gives empty axes that say so.
+    The left panel has the win rate, unless episodes cannot be won; the right panel has the return. The lower axis has
+    env steps, the upper axis the minutes that they took. The training curve is the mean over recent episodes with
+    exploration; each mark of the test curve is one greedy test. A file without records gives empty axes with a note.
 
     Raises:
         OSError: the file cannot be read, or the picture not written.
-        ValueError: the file is no metrics file.
+        ValueError: the file is not a metrics file.
     """
     figure = curve_figure(read_records(metrics), title=title)
     with replaced(picture) as unfinished:
@@ -57,7 +57,7 @@ def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = No
         _panel(panels[0], records, "win_rate", "win rate")
         show_percents(panels[0])
         panels[0].set_yticks(np.linspace(0, 1, 6))
-    # One for both panels, and outside them: there it is never in the way of a curve.
+    # One legend for both panels, outside of them, where it cannot cover a curve.
     figure.legend(handles=lines, loc="outside upper right", ncols=2, fontsize=TEXT, frameon=False)
     return figure
 
@@ -65,18 +65,18 @@ def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = No
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size, in inches. The caller owns it."""
     figure = Figure(figsize=(width, height), dpi=160, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)  # not pyplot: its figures are global, and live until they are closed
+    FigureCanvasAgg(figure)  # not pyplot, whose figures are global and exist until they are closed
     return figure
 
 
 def show_percents(panel: Axes) -> None:
-    """Let the y axis of a panel go from 0 to 100 percent."""
+    """Set the y axis of a panel to 0 to 100 percent."""
     panel.set_ylim(-0.03, 1.03)
     panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def label_axes(panel: Axes, x: str, y: str) -> None:
-    """Label the axes of a panel, and leave the lines that a reader needs."""
+    """Label the axes of a panel, and remove unneeded lines."""
     panel.set_xlabel(x, fontsize=TEXT)
     panel.set_ylabel(y, fontsize=TEXT)
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.8)
@@ -88,7 +88,7 @@ def label_axes(panel: Axes, x: str, y: str) -> None:
 def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label: str) -> list[Line2D]:
     train, test = _series(records, f"train_{figure}"), _series(new_tests(records), f"test_{figure}")
     lines = [
-        # A line of one point would not be seen.
+        # A line of one point would be invisible.
         *axes.plot(*train.T, color=_TRAIN, linewidth=1.3, marker="." if len(train) == 1 else "", label="training"),
         *axes.plot(
             *test.T,
@@ -96,8 +96,8 @@ def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label:
             linewidth=1.6,
             marker="o",
             markersize=3.5 if len(test) <= _MARKS else 0,
-            clip_on=False,  # a mark on the edge is a whole mark
-            in_layout=False,  # and takes no room; a line without points, unclipped, would take all of it
+            clip_on=False,  # draw whole marks at the edge
+            in_layout=False,  # an unclipped line without points would take all the room
             zorder=3,
             label="greedy test",
         ),
@@ -121,13 +121,13 @@ def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label:
 
 
 def _series(records: Sequence[Mapping[str, Any]], name: str) -> NDArray[np.float64]:
-    """(N, 2): the env steps and the values of those records that have one."""
+    """Return the env steps and values (N, 2) of the records that have a value."""
     pairs = [(record["env_steps"], record[name]) for record in records if record.get(name) is not None]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
 def _minutes_on_top(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """An upper axis whose marks stand at the env steps made after 0, 5, 10, … minutes; evenly only at an even pace."""
+    """Add an upper axis with marks at the env steps made after 0, 5, 10, … minutes; uneven if the pace varies."""
     top = axes.twiny()
     top.set_xlim(axes.get_xlim())
     top.set_xlabel("minutes", fontsize=TEXT)
@@ -136,12 +136,12 @@ def _minutes_on_top(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     top.spines["top"].set_color(GREY)
     steps = np.array([0, *(record["env_steps"] for record in records)], dtype=np.float64)
     minutes = np.array([0, *(record["elapsed_s"] / 60 for record in records)], dtype=np.float64)
-    minutes = np.maximum.accumulate(minutes)  # a continued run may have begun to count again
+    minutes = np.maximum.accumulate(minutes)  # a continued run may count from 0 again
     at: list[float] = []
     labels: list[str] = []
     for tick in MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(0, max(minutes[-1], 1e-9)):
         position = float(np.interp(tick, minutes, steps))
-        # Where the run stood still, several minutes share one place: the first of them is written.
+        # If the run made no steps, several minutes share one place: only the first is written.
         if tick <= minutes[-1] and (not at or position - at[-1] >= _APART * axes.get_xlim()[1]):
             at.append(position)
             labels.append(f"{tick:g}")

@@ -1,4 +1,4 @@
-"""The display of a run: a live screen on a terminal, a line now and then elsewhere, and a summary at the end."""
+"""The display of a run: a live screen on a terminal, occasional lines elsewhere, and a summary at the end."""
 
 import contextlib
 import errno
@@ -22,53 +22,53 @@ from orchestra import log
 _log = log.get(actor="display")
 _T = TypeVar("_T")
 
-_NONE = "-"  # a figure that does not exist yet
+_NONE = "-"  # a missing figure
 _BARS = "·▁▂▃▄▅▆▇█"
 _BAR = "bright_blue"
-_NARROW = 72  # columns of terminal, below which the three blocks of figures would not stand side by side
-_CHART_ROWS = 15  # more rows than this make the chart no clearer
-_ENDING = 13  # columns of the words before the figures of the summary
+_NARROW = 72  # fewest columns at which the three blocks of figures fit side by side
+_CHART_ROWS = 15  # largest number of rows of the chart
+_ENDING = 13  # columns of the labels in the summary
 
 
 class Display:
     """Shows `Progress` records on one stream.
 
     On a terminal every `show` redraws the screen; other output scrolls above it.
-    Any other stream, a file or a pipe, gets plain lines, at most one in `every_s` seconds. Time is the run's own, as
-    the records tell it. When the stream is closed the display ends and the run continues.
+    Any other stream, a file or a pipe, gets plain lines, at most one in `every_s` seconds. Time is that of the run, as
+    in the records. When the stream is closed the display ends and the run continues.
 
-    `close` it whatever happens, so that the terminal is given back. One task at a time may use it.
+    Always call `close`, which restores the terminal. Only one task at a time may use the display.
     """
 
     def __init__(self, stream: TextIO, *, title: str = "", every_s: float = 10.0) -> None:
-        """Show nothing yet.
+        """Make the display without showing anything.
 
         Args:
-            stream: where to write; whether it is a terminal decides the form.
-            title: the run, as the first line names it: `qmix_8m, seed 1`.
-            every_s: the least time between plain lines, in seconds.
+            stream: stream to write to; a terminal gets a screen.
+            title: name of the run in the first line: `qmix_8m, seed 1`.
+            every_s: least time between plain lines, in seconds.
         """
         self.notice = ""
-        """A warning that is shown for as long as it is set."""
+        """A warning that is shown while it is set."""
         self.hosts: Sequence[Text] = ()
-        """Lines about the hosts of the run, which the screen has below the figures."""
+        """Lines about the hosts of the run, shown below the figures."""
         self._title = title
         self._every_s = every_s
         self._next_line_s = -math.inf
-        is_terminal = stream.isatty()  # asked here: rich would believe the environment that a file is one
-        # Not as HTML, which rich shows in a notebook whatever the stream is.
+        is_terminal = stream.isatty()  # asked here: by the environment, rich might treat a file as one
+        # Not as HTML, which rich shows in a notebook for any stream.
         self._console = _Console(file=stream, force_terminal=is_terminal, force_jupyter=False, highlight=False)
         self._has_screen = (
             is_terminal and not self._console.is_dumb_terminal and self._console.encoding.startswith("utf")
         )
         self._stream = stream
         self._live: Live | None = None
-        self._screen = contextlib.ExitStack()  # gives the terminal back
+        self._screen = contextlib.ExitStack()  # restores the terminal
         self._rates = Results()
         self._gone = False
 
     def show(self, progress: Progress) -> None:
-        """Show where the run is now."""
+        """Show the present progress of the run."""
         self._rates.add(progress)
         if self._has_screen:
             self._attempt(lambda: self._draw(progress))
@@ -77,24 +77,24 @@ class Display:
             self._attempt(lambda: self._print(Text("  ".join(filter(None, (plain_line(progress), self.notice))))))
 
     def finish(self, progress: Progress, summary: Sequence[str] = (), *, curve: Path | None = None) -> None:
-        """Take the screen away and print how the run ended: its figures, the lines of `summary`, the curve's path."""
+        """Remove the screen and print the end of the run: its figures, the lines of `summary`, the curve's path."""
         self.close()
         self._attempt(
             lambda: self._print(_ending(progress, self._title, [*filter(None, [self.notice]), *summary], curve))
         )
 
     def close(self) -> None:
-        """Take the screen away and give the terminal back. Closing twice is closing once."""
+        """Remove the screen and restore the terminal. A second call has no effect."""
         self._live = None
         self._attempt(self._screen.close)
 
     def _draw(self, progress: Progress) -> None:
         if self._live is None:
             self._screen.callback(silenced(self._stream))
-            # The caller draws each update: rich starts no thread that could write in between.
+            # The caller draws each update; rich starts no thread that could write in between.
             self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._screen.enter_context(self._live)
-        height = self._console.height - 1  # the cursor stands below the last line
+        height = self._console.height - 1  # the cursor is below the last line
         self._live.update(
             screen(
                 progress,
@@ -112,7 +112,7 @@ class Display:
         plain = text.plain.encode(encoding, "replace").decode(encoding)
         if plain != text.plain:
             text = Text(plain)
-        # Never wrapped: a path in two pieces can neither be clicked nor copied.
+        # Not wrapped: a path on two lines can neither be clicked nor copied.
         self._console.print(text, soft_wrap=True)
         self._console.file.flush()
 
@@ -124,7 +124,7 @@ class Display:
         except OSError as error:
             self._gone = True
             _log.warning("the display's stream is closed; the run continues", error=repr(error))
-            # Gives back stdout and stderr, which rich had taken over, before it fails at the stream once more.
+            # Restores stdout and stderr, which rich had replaced, before the stream fails again.
             with contextlib.suppress(OSError):
                 self._screen.close()
 
@@ -160,12 +160,12 @@ def plain_line(progress: Progress) -> str:
 
 
 def _loads(p: Progress) -> str:
-    """Return the loads of a worker on average, and the versions of the parameters that there were."""
+    """Return the mean number of loads per worker, and the number of versions of the parameters."""
     return f"{p.sync['loads_per_worker']:,.0f}/{p.sync['versions']:,.0f}"
 
 
 def remaining_s(progress: Progress) -> float | None:
-    """Return the seconds until `goal_steps` at the recent rate; None while there is no rate to go by."""
+    """Return the seconds until `goal_steps` at the recent rate; None while there is no rate."""
     left = progress.goal_steps - progress.env_steps
     if left <= 0:
         return 0.0
@@ -173,7 +173,7 @@ def remaining_s(progress: Progress) -> float | None:
 
 
 def clock_time(seconds: float) -> str:
-    """Return `12:31` or `1:02:03`, and days before it where there are any."""
+    """Return a time as `12:31` or `1:02:03`, preceded by days if there are any."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -219,11 +219,11 @@ def screen(
             (" waiting for ", "dim"),
             p.busiest_actor,
         )
-        parts.append(_edges(waiting))  # in a grid: a long path is shortened, not wrapped
+        parts.append(_edges(waiting))  # in a grid, so that a long path is shortened, not wrapped
     if hosts and rows + len(hosts) < height:
         rows += len(hosts) + 1
         parts += [Text(), *(_cut(line, width) for line in hosts)]
-    # Without a blank, the legend and the two rows of the axis; odd where the chart fills the screen.
+    # Without a blank line, the legend and the two rows of the axis; odd if the chart fills the screen.
     chart_rows = min(height - rows - 4, _CHART_ROWS) - (1 - (height - rows) % 2)
     if chart_rows >= 3 and (chart.train or chart.test):
         parts += [Text(), Chart(chart, until=p.env_steps, rows=chart_rows)]
@@ -237,14 +237,14 @@ def _cut(line: Text, width: int) -> Text:
 
 
 class _Console(Console):
-    """rich's console, which leaves a broken pipe to its user instead of ending the process."""
+    """A rich console that leaves a broken pipe to the caller instead of ending the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _blocks(p: Progress) -> list[list[tuple[str, str, str]]]:
-    """The figures in three blocks of rows: (what, how much, its style)."""
+    """Return the figures in three blocks of rows: (label, value, style)."""
     rates = [
         ("train win rate", _or_none(p.train_win_rate, _percent), f"bold {TRAIN}"),
         ("test win rate", _or_none(p.test_win_rate, _percent), f"bold {TEST}"),
@@ -317,7 +317,7 @@ def _result(win_rate: float | None, episode_return: float | None, more: str = ""
 
 
 def _edges(left: RenderableType, right: Text | None = None) -> Table:
-    """One row: `left` at the left edge, shortened if need be, `right` at the right one."""
+    """Return one row: `left` at the left edge, shortened if needed, `right` at the right edge."""
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     if right is None:
@@ -337,7 +337,7 @@ def _or_none(value: _T | None, said: Callable[[_T], str]) -> str:
 
 
 def _bars(counts: Sequence[int]) -> str:
-    """Return a histogram, a character for each count; empty without any."""
+    """Return a histogram with a character for each count; empty without counts."""
     most = max(counts, default=0)
     return "".join(_BARS[0 if not count else 1 + count * (len(_BARS) - 2) // most] for count in counts) if most else ""
 

@@ -7,7 +7,7 @@ from components.reporting.saved_policy import add_checkpoint_flag, load_policy
 from orchestra import FlagParser, RunDirectory, UsageError
 
 MOST_JITTER = 8.0
-"""As far as `Skirmish` lets units start elsewhere, in cells per axis."""
+"""Largest change of starting positions that `Skirmish` allows, in cells per axis."""
 
 
 def command(arguments: list[str]) -> int:
@@ -24,7 +24,7 @@ def command(arguments: list[str]) -> int:
         "--start-jitter",
         metavar="CELLS",
         type=float,
-        help="vary where units of the simulator start, by up to so many cells per axis (default: as in the run)",
+        help="largest offset of start positions of the simulator, in cells per axis (default: as in the run)",
     )
     parser.add_argument(
         "--env-arg",

@@ -1,4 +1,4 @@
-"""Figures as TensorBoard events, written without the thread of `tensorboardX`, which a full disk ends silently."""
+"""Figures as TensorBoard events, written without the thread of `tensorboardX`: a full disk silently ends it."""
 
 import platform
 import struct
@@ -16,8 +16,8 @@ class EventFile:
     """Writes a new event file in `folder`; each event is written when `write` returns. Call `close` at the end.
 
     Args:
-        folder: of the event files that TensorBoard shows together; it is made if it is missing.
-        resumes_at: the step from which a run goes on; TensorBoard hides what earlier files have of later steps.
+        folder: folder of the event files that TensorBoard shows together; it is made if it is missing.
+        resumes_at: the step from which a run continues; TensorBoard hides later steps of earlier files.
 
     Raises:
         OSError: the file cannot be written.
@@ -27,7 +27,7 @@ class EventFile:
         from tensorboardX.proto import (
             event_pb2,
             summary_pb2,
-        )  # which imports torch, and who reads metrics needs neither
+        )  # which imports torch; readers of metrics need neither
 
         self._events, self._summaries = event_pb2, summary_pb2
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,10 +39,10 @@ class EventFile:
         self._append(*first)
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Append an event of each figure at `step`.
+        """Append an event for each figure at `step`.
 
         Raises:
-            OSError: they cannot be written; the file has none of them.
+            OSError: the events cannot be written; the file has none of them.
         """
         values = [self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
         self._append(*({"step": step, "summary": self._summaries.Summary(value=[value])} for value in values))
@@ -59,7 +59,7 @@ class EventFile:
 
 
 def _now() -> float:
-    return datetime.now(UTC).timestamp()  # of the writing, also in a replay
+    return datetime.now(UTC).timestamp()  # the real time, also in a replay
 
 
 def _framed(data: bytes) -> bytes:

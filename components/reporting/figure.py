@@ -12,18 +12,18 @@ from components.reporting.comparison import Group
 from components.reporting.curve import GREY, TEXT, label_axes, new_figure, show_percents
 from components.reporting.win_rate import SOLVED
 
-# Okabe and Ito's palette: told apart by the colour-blind, and in grey.
+# Okabe and Ito's palette: distinguishable for the colour-blind, and in grey.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _LINES = ("-", "--", ":")
 _AXES = (("environment steps", attrgetter("env_steps")), ("minutes", attrgetter("minutes")))
 _VALUES = (("win rate of greedy tests", attrgetter("win_rate")), ("return of greedy tests", attrgetter("returns")))
-"""What is drawn against what: labels, and attributes of a `Trial`."""
+"""The drawn values: labels, and attributes of a `Trial`."""
 
 
 def comparison_figure(groups: Sequence[Group]) -> Figure:
     """Draw win rate (above) and return (below) against environment steps (left) and minutes (right).
 
-    Win rates are left out if nothing can be won.
+    Win rates are left out if episodes cannot be won.
     """
     are_won = any(not group.has_returns_alone for group in groups)
     values = _VALUES if are_won else _VALUES[1:]

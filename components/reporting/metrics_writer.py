@@ -1,4 +1,4 @@
-"""Keeps every `Progress` of a run: a line of `metrics.jsonl`, and the same figures to loggers."""
+"""Records every `Progress` of a run: a line in `metrics.jsonl`, and the same figures for loggers."""
 
 import json
 import math
@@ -16,8 +16,8 @@ from orchestra import read_records
 class MetricsWriter:
     """Writes records as they come; each is in the files when `write` returns.
 
-    An existing file is continued, without the half line that a killed process may have left at its end.
-    Call `close` at the end. One task at a time may write.
+    An existing file is continued; an incomplete last line of a killed process is removed.
+    Call `close` at the end. Only one task at a time may write.
     """
 
     def __init__(self, path: Path, loggers: Sequence[Logger] = (), resumes_at: int | None = None) -> None:
@@ -25,12 +25,12 @@ class MetricsWriter:
 
         Args:
             path: the file of JSON lines.
-            loggers: take the same figures, and are closed at the end.
-            resumes_at: the environment steps from which a run goes on: what was written of later ones is forgotten,
-                since they come again.
+            loggers: receive the same figures, and are closed at the end.
+            resumes_at: the environment steps from which a run continues. Records of later steps are removed, because
+                these steps come again.
 
         Raises:
-            OSError: it cannot be written to.
+            OSError: the file cannot be written.
         """
         _cut_torn_line(path)
         if resumes_at is not None:
@@ -41,11 +41,11 @@ class MetricsWriter:
     def write(self, progress: Progress, more: Mapping[str, float | int | None] | None = None) -> None:
         """Append one flat record: `flat_record` of `progress`, and `more` figures beside them (a learner's own).
 
-        The step for the loggers is `progress.env_steps`. A figure that is not finite is null in the file, and loggers
-        do without it.
+        The step for the loggers is `progress.env_steps`. A figure that is not finite is null in the file, and is
+        not sent to loggers.
 
         Raises:
-            OSError: it cannot be written, as on a full disk. The file has no half record; a later one may be whole.
+            OSError: it cannot be written, as on a full disk. The file has no incomplete record; later ones may succeed.
             ValueError: `more` names a field of `Progress`.
         """
         fields = flat_record(progress)
@@ -67,7 +67,7 @@ class MetricsWriter:
 
 
 def _finite(value: Any) -> Any:
-    # numpy's scalars too, which json does not know
+    # also NumPy's scalars, which json does not support
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

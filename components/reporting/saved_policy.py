@@ -45,8 +45,8 @@ def load_policy(
         env_arg: arguments of the environment, NAME=VALUE, that replace those of the run with the same names.
 
     Raises:
-        UsageError: there is no such checkpoint, or it does not fit the run or the arguments; or starting positions are
-            to vary, and the run plays outside of the simulator.
+        UsageError: there is no such checkpoint, or it does not fit the run or the arguments; or starting positions
+            should vary, but the run does not play in the simulator.
     """
     from components.checkpoints.policy_file import find_checkpoint, load_checkpoint
     from components.factories import factories_of
@@ -59,7 +59,7 @@ def load_policy(
 
 
 def _jittered(make_env: "EnvFactory", start_jitter: float) -> "EnvFactory":
-    """Return the factory of the same battles with varied starting positions."""
+    """Return a factory for the same battles with varied starting positions."""
     from components.envs import Skirmish
 
     if not isinstance(make_env, partial) or make_env.func is not Skirmish:

@@ -1,4 +1,4 @@
-"""The echo of a terminal, switched off while a screen is drawn: an echoed `^C` would move the screen by a row."""
+"""The echo of a terminal, switched off while a screen is shown: an echoed `^C` would move the screen by a row."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import TextIO
 def silenced(stream: TextIO) -> Callable[[], None]:
     """Switch off the echo of the terminal behind `stream`; return a function that restores it.
 
-    A terminal that belongs to another process is not changed. Keys keep their meaning.
+    A terminal that belongs to another process is not changed. Keys keep their function.
     """
     try:
         descriptor = stream.fileno()
@@ -19,7 +19,7 @@ def silenced(stream: TextIO) -> Callable[[], None]:
             return lambda: None  # this process is in the background: the terminal belongs to another
         before = termios.tcgetattr(descriptor)
     except (OSError, termios.error):
-        return lambda: None  # no terminal, or one that this process does not belong to
+        return lambda: None  # no terminal, or not that of this process
 
     def change(local: int) -> None:
         # A process that was put into the background would be stopped here, unless the signal is blocked.

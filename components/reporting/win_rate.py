@@ -1,4 +1,4 @@
-"""Results of greedy tests: from which test on a run has solved its scenario, and how exact a measured win rate is."""
+"""Results of greedy tests: the test from which on a scenario is solved, and the precision of a win rate."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 SOLVED = 0.9
 """Mean win rate at which a scenario counts as solved."""
 WINDOW = 5
-"""Tests in succession of which the mean is taken: a single test may be luck."""
+"""Number of successive tests over which the mean is taken: a single test may be luck."""
 _Z = 1.959964
 """Quantile of the normal distribution with 2.5 % above it."""
 
@@ -16,8 +16,8 @@ _Z = 1.959964
 def solved_at(results: Sequence[float], least: float = SOLVED) -> int | None:
     """Return the index of the first test from which every `WINDOW` tests in succession average at least `least`.
 
-    None if there is no such test: the last window is below, or there are fewer than `WINDOW` tests. A run that falls
-    below later was not solved before.
+    None if there is no such test: the last window is below, or there are fewer than `WINDOW` tests. Windows before a
+    later one that is below do not count.
 
     Args:
         results: win rates, or returns of an environment that has no winner.
@@ -26,7 +26,7 @@ def solved_at(results: Sequence[float], least: float = SOLVED) -> int | None:
     if len(results) < WINDOW:
         return None
     means = sliding_window_view(np.asarray(results, np.float64), WINDOW).mean(axis=1)
-    below = np.flatnonzero(means < least - 1e-9)  # 0.9 has no exact sum
+    below = np.flatnonzero(means < least - 1e-9)  # sums of 0.9 are not exact
     first = int(below[-1]) + 1 if len(below) else 0
     return first if first < len(means) else None
 
@@ -39,7 +39,7 @@ def wilson_interval(won: int, episodes: int) -> tuple[float, float]:
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n).
 
     Raises:
-        ValueError: there are no episodes, or more are won than played.
+        ValueError: there are no episodes, or more won episodes than episodes.
     """
     if not 0 <= won <= episodes or episodes == 0:
         raise ValueError(f"won: expected 0 to {episodes} of one episode or more, got {won}")

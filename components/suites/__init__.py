@@ -1,1 +1,1 @@
-"""Benchmarks of many maps and seeds: their runs, scores, aggregates and report."""
+"""Suites: benchmarks of many maps and seeds, with their runs, scores, aggregates and report."""

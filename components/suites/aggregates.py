@@ -1,7 +1,7 @@
 """Aggregates over maps and seeds: the interquartile mean with stratified bootstrap intervals.
 
-Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021, whose library is
-rliable. Its functions are a few lines of numpy; the library itself brings arch, seaborn and absl.
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. The authors'
+library is rliable; its functions are a few lines of NumPy here, because it depends on arch, seaborn and absl.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _AT_ONCE = 1_000
 def interquartile_mean(scores: Floats) -> Floats:
     """Return the mean of the middle half of the scores along the last axis, (..., N) to (...).
 
-    As `scipy.stats.trim_mean(scores, 0.25)`: a quarter of the N scores, rounded down, is left out at each end.
+    Like `scipy.stats.trim_mean(scores, 0.25)`: a quarter of the N scores, rounded down, is left out at each end.
 
     Raises:
         ValueError: there are no scores.
@@ -40,13 +40,13 @@ def stratified_interval(
 ) -> tuple[float, float]:
     """Return the 95 % percentile interval of an aggregate of all scores, from a bootstrap stratified by map.
 
-    Each resample draws, for every map on its own, as many of its runs as there are, with replacement.
+    Each resample draws, for each map separately, as many runs as the map has, with replacement.
 
     Args:
         scores: for each map, one score for each run.
-        aggregate: of (..., N) scores to (...).
-        resamples: how many.
-        seed: of the drawing.
+        aggregate: function of scores (..., N) to (...).
+        resamples: number of resamples.
+        seed: seed of the draws.
 
     Raises:
         ValueError: there are no scores.

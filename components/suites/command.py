@@ -26,7 +26,7 @@ OF_THE_SUITE = {
     "runs-dir": "; --folder chooses the folder",
     "dry-run": "",
 }
-"""Flags of a run that a suite sets itself, and what to write instead."""
+"""Flags of a run that a suite sets itself, and what to use instead."""
 _HELP = """Train on all maps of a benchmark with several seeds, and report beside published results.
 
 The suites are smac (the 14 maps of the SMAC paper) and smacv2 (its 15 maps). Several runs go on at a time. The same
@@ -80,7 +80,7 @@ def command(arguments: list[str]) -> int:
         raise UsageError(f"--add: {strange[0].map!r} is no map of {suite.name}; its maps are {', '.join(suite.maps)}")
     wanted = {
         f"{algorithm}-{scenario}-seed{seed}": (algorithm, scenario, seed)
-        for seed in range(1, options.seeds + 1)  # a seed of all maps first: an interrupted suite has all maps
+        for seed in range(1, options.seeds + 1)  # one seed of all maps first: an interrupted suite has all maps
         for scenario in maps
         for algorithm in options.algorithms
     }
@@ -121,10 +121,10 @@ def _checked_maps(suite: Suite, options: Namespace) -> list[str]:
 
 
 def _check_further(further: Sequence[str]) -> bool:
-    """Return whether the runs play in the simulator, which alone varies where units start.
+    """Return whether the runs play in the simulator: only it can vary the starting positions of units.
 
     Raises:
-        UsageError: a flag is one that the suite sets itself, or the runs play something else than its maps.
+        UsageError: a flag is one that the suite sets itself, or the runs do not play its maps.
     """
     parser = FlagParser(prog="orchestra suite")
     parser.add_argument("--env", default="skirmish")
@@ -145,7 +145,7 @@ def _words(algorithm: str, scenario: str, seed: int, steps: int, further: Sequen
 
 
 def _check_settings(folder: Path, suite: Suite, steps: int, further: Sequence[str]) -> None:
-    """Write the settings of the suite into its folder; refuse to mix runs of others with those that are there.
+    """Write the settings of the suite into its folder; refuse to mix its runs with those of other settings.
 
     Raises:
         UsageError: the folder has runs of another suite, of other flags, or of more steps.
@@ -170,14 +170,14 @@ def _check_settings(folder: Path, suite: Suite, steps: int, further: Sequence[st
 def _runs(
     queue: RunQueue, planned: Mapping[str, tuple[str, str, int]], jitters: Sequence[float], episodes: int
 ) -> Iterator[SavedRun]:
-    """Yield the runs that are done; each plays new battles first."""
+    """Yield the finished runs, after each has played new battles."""
     from components.reporting.comparison import read_trial
     from components.suites.jittered import battles_of
 
     done = [name for name in planned if queue.entries[name].state == "done"]
     for number, name in enumerate(done, start=1):
         run = queue.directory(name)
-        assert run is not None  # it is done
+        assert run is not None  # because it is done
         print(f"battles of {name} ({number} of {len(done)})", flush=True)
         battles = battles_of(run, jitters, episodes=episodes)
         scores = scores_of(read_trial(run.path), {jitter: figures["win_rate"] for jitter, figures in battles.items()})

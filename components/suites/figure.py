@@ -16,10 +16,10 @@ from components.suites.published import Suite
 from components.suites.report import Results
 from components.suites.scores import Scores
 
-# Okabe and Ito's palette: told apart by the colour-blind, and in grey.
+# Okabe and Ito's palette: distinguishable for the colour-blind, and in grey.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _POINTS = 41
-"""Places at which the interquartile mean is drawn."""
+"""Number of points at which the interquartile mean is drawn."""
 _RESAMPLES = 1_000
 
 
@@ -60,7 +60,7 @@ def _draw_map(panel: Axes, suite: Suite, algorithm: str, scenario: str, runs: Se
 
 
 def _draw_all(panel: Axes, algorithm: str, by_map: Sequence[Sequence[Scores]], colour: str) -> None:
-    """Draw the interquartile mean over all runs with its 95 % interval, as far as all of them have tests."""
+    """Draw the interquartile mean over all runs with its 95 % interval, in the range in which all have tests."""
     trials = [[run.trial for run in runs] for runs in by_map]
     if not trials:
         return

@@ -8,14 +8,14 @@ from typing import Any
 from orchestra import RunDirectory, UsageError, write_json
 
 FILE = "suite_battles.json"
-"""In the directory of the run: what was played already."""
+"""File in the directory of the run with the results so far."""
 EPISODES = 256
 SEED = 1_000_000
-"""Of the battles; no run of a suite trains with it."""
+"""Seed of the battles; no run of a suite trains with it."""
 
 
 def battles_of(run: RunDirectory, jitters: Sequence[float], *, episodes: int = EPISODES) -> dict[float, dict[str, Any]]:
-    """Return, by jitter, the win rate and the mean return of the best checkpoint. What is on disk is not played again.
+    """Return, by jitter, the win rate and the mean return of the best checkpoint. Results on disk are reused.
 
     Args:
         run: a run that has a checkpoint.
@@ -41,7 +41,7 @@ def battles_of(run: RunDirectory, jitters: Sequence[float], *, episodes: int = E
         name = f"{jitter:g}"
         if known.get(name, {}).get("episodes") == episodes:
             continue
-        start_jitter = jitter or None  # fixed starts are those of the run
+        start_jitter = jitter or None  # with 0, the run's own fixed starting positions
         env, policy, _, _ = load_policy(run, None, min(episodes, 64), seed=SEED, start_jitter=start_jitter)
         try:
             played = play(env, policy, episodes, np.random.default_rng(SEED))
@@ -57,7 +57,7 @@ def battles_of(run: RunDirectory, jitters: Sequence[float], *, episodes: int = E
 
 
 def _read(path: Path, made_ns: int) -> dict[str, dict[str, Any]]:
-    """Return the results on disk, none if they are of other checkpoints or damaged."""
+    """Return the results on disk; none if they are damaged or of other checkpoints."""
     try:
         written = json.loads(path.read_bytes())
         return dict(written["by_jitter"]) if written["checkpoints_ns"] == made_ns else {}

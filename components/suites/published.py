@@ -1,4 +1,4 @@
-"""The suites: their maps, and the win rates that others have published for them."""
+"""The suites: their maps, and published win rates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Win rates of an algorithm by map, from 0 to 1, and where they are from."""
+    """Win rates of an algorithm by map, from 0 to 1, and their source."""
 
     rates: Mapping[str, float]
     source: str
@@ -22,7 +22,7 @@ class Suite:
     jitters: tuple[float, ...]
     """Cells per axis by which starting positions vary when the best policies of runs are played again."""
     published: Mapping[str, Published] = field(default_factory=dict)
-    """By algorithm."""
+    """Published win rates by algorithm."""
 
 
 def _percent(**rates: float) -> dict[str, float]:
@@ -133,6 +133,6 @@ SMACV2 = Suite(
         ),
     },
 )
-"""The 15 maps, whose teams and starting positions are drawn anew in each battle."""
+"""The 15 maps; teams and starting positions are drawn anew in each battle."""
 
 SUITES = {suite.name: suite for suite in (SMAC, SMACV2)}

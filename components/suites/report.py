@@ -43,7 +43,7 @@ def aggregates(by_map: Mapping[str, Mapping[int, Scores]]) -> dict[str, Aggregat
 
 
 def rows(suite: Suite, results: Results) -> list[dict[str, Any]]:
-    """Return a row of plain numbers for each algorithm and map: medians over the seeds. What does not exist is None."""
+    """Return a row of plain numbers for each algorithm and map: medians over the seeds. A missing value is None."""
     return [
         _row(suite, algorithm, scenario, list(runs.values()))
         for algorithm, by_map in results.items()
@@ -91,7 +91,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows as CSV; what does not exist is empty."""
+    """Return the rows as CSV; a missing value is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
@@ -100,7 +100,7 @@ def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_markdown(suite: Suite, results: Results, *, command: str, episodes: int) -> str:
-    """Return the report as a page: a table for each algorithm, aggregates, and what the figures are."""
+    """Return the report as a page: a table for each algorithm, aggregates, and notes on the figures."""
     table = rows(suite, results)
     parts = [f"# {suite.title}", f"`{command}`"]
     for algorithm, by_map in results.items():
@@ -132,9 +132,9 @@ def _note(episodes: int) -> str:
         f"A greedy test is `--eval-episodes` battles, by default 32. *Final* is the mean of the last {WINDOW} tests, "
         "*best* the best single one, *area* the area under the win rate over environment steps as a share of the "
         "largest possible. Values of a map are medians over its seeds, in brackets the lowest and the highest. *To 50 "
-        "%* and *to 90 %* are steps and minutes up to the first test that won so much, medians of the runs that did. "
-        f"*Jitter* is the share of {episodes} new battles that the best parameters of a run win when each unit starts "
-        "up to so many cells per axis elsewhere. Intervals are of a bootstrap stratified by map, "
+        "%* and *to 90 %* are steps and minutes up to the first test with that win rate, medians of the runs that had one. "
+        f"*Jitter* is the share of {episodes} new battles that the best parameters of a run win when each start position "
+        "is moved by up to this many cells per axis. Intervals are of a bootstrap stratified by map, "
         f"{RESAMPLES:,} resamples (Agarwal et al. 2021)."
     )
 
@@ -173,10 +173,10 @@ def _way(row: Mapping[str, Any], level: str) -> str:
 
 
 def marl_eval(suite: Suite, results: Results, *, steps: int, interval: int) -> dict[str, Any]:
-    """Return the raw results as marl-eval reads them (github.com/instadeepai/marl-eval, README).
+    """Return the raw results in the format of marl-eval (github.com/instadeepai/marl-eval, README).
 
     That library needs equally many tests of all runs. So there is an entry for each `interval` steps up to `steps`: the
-    last test up to there, or the first one. Lists have one element, since a win rate is one figure of a test.
+    last test until then, or the first one. Lists have one element, because a win rate is a single figure of a test.
     """
     grid = range(interval, steps + 1, interval)
     maps = sorted({scenario for by_map in results.values() for scenario in by_map})

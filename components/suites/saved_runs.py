@@ -22,7 +22,7 @@ class SavedRun(BaseModel):
     map: str
     seed: int
     commit: str
-    """Of the program, empty if it is not known."""
+    """Commit of the program; empty if it is unknown."""
     env_steps: tuple[float, ...] = Field(min_length=1)  # (K,)
     minutes: tuple[float, ...]  # (K,)
     win_rate: tuple[float, ...]  # (K,), from 0 to 1
@@ -65,7 +65,7 @@ class SavedRun(BaseModel):
 
 
 class SavedRuns(BaseModel):
-    """The runs of a suite that are done, and the settings that they share."""
+    """The finished runs of a suite, and their common settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,7 +84,7 @@ class SavedRuns(BaseModel):
 
 
 def saved_run(algorithm: str, scenario: str, seed: int, commit: str, scores: Scores) -> SavedRun:
-    """Return a run as it is saved."""
+    """Return a run in the form that is saved."""
     trial = scores.trial
     return SavedRun(
         algorithm=algorithm,
@@ -103,11 +103,11 @@ def added_runs(paths: list[Path], settings: SavedRuns) -> Iterator[SavedRun]:
     """Yield the runs of other suites.
 
     Args:
-        paths: of their `runs.json`.
-        settings: of this suite, which the others must share.
+        paths: paths of their `runs.json`.
+        settings: settings of this suite, which must be equal in the others.
 
     Raises:
-        UsageError: a file is missing or damaged, is of other settings, or has a run that another one has with other
+        UsageError: a file is missing or damaged, has other settings, or has a run that another file has with other
             results.
     """
     seen: dict[tuple[str, str, int], tuple[Path, SavedRun]] = {}

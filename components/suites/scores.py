@@ -9,12 +9,12 @@ from components.reporting.comparison import Trial
 from components.reporting.win_rate import WINDOW
 
 LEVELS = (0.5, 0.9)
-"""Win rates of which the table says when they were reached."""
+"""Win rates for which the table has the time at which they were reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where a greedy test first won as much as asked."""
+    """Point at which a greedy test first reached a win rate."""
 
     env_steps: float
     minutes: float
@@ -32,13 +32,13 @@ class Scores:
     area: float
     """The area under the win rate over environment steps, as a share of the largest possible."""
     reached: Mapping[float, Reached | None]
-    """By level, or None if no test reached it."""
+    """The point for each level; None if no test reached it."""
     jittered: Mapping[float, float] = field(default_factory=dict)
     """Win rate of the best parameters in new battles, by the jitter of starting positions in cells."""
 
     @property
     def minutes(self) -> float:
-        """How long the run took up to its last test."""
+        """Duration of the run until its last test, in minutes."""
         return float(self.trial.minutes[-1])
 
 
@@ -56,7 +56,7 @@ def scores_of(trial: Trial, jittered: Mapping[float, float] | None = None) -> Sc
 
 
 def _area(trial: Trial) -> float:
-    """Return the area; the win rate is a straight line between tests, and that of the first test before it."""
+    """Return the area; the win rate is linear between tests, and before the first test it is that of this test."""
     steps = np.concatenate([[0.0], trial.env_steps])
     rates = np.concatenate([trial.win_rate[:1], trial.win_rate])
     if steps[-1] <= 0:

@@ -133,10 +133,10 @@ def _check(options: Namespace, further: Sequence[str]) -> None:
 
 
 def _check_fixed(space: Space, further: Sequence[str]) -> None:
-    """Refuse a flag of all runs that `--set` gives values, too.
+    """Refuse a flag for all runs that also has values from `--set`.
 
     Raises:
-        UsageError: there is one.
+        UsageError: there is such a flag.
     """
     for word in further:
         name = word.partition("=")[0]

@@ -1,4 +1,4 @@
-"""What `--set` says: values of flags to try, and the configurations that they make."""
+"""The values of `--set`: values of flags to try, and the configurations that result."""
 
 import itertools
 import math
@@ -13,26 +13,26 @@ from orchestra import UsageError, flags_of, load_experiment
 OF_THE_SWEEP = ("seed", "as", "resume", "runs-dir", "dry-run")
 """Flags of a run that a sweep sets itself."""
 LONGEST = 80
-"""Characters of a configuration in the name of a run."""
+"""Largest number of characters of a configuration in the name of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values of a flag, as they were typed."""
+    """Values of a flag, as typed."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """All numbers from `low` to `high`, both included."""
+    """All numbers from `low` to `high`, inclusive."""
 
     low: float
     high: float
     whole: bool
-    """Integers alone; `checked` sets it for flags that take integers."""
+    """True for integers only; `checked` sets it for flags that take integers."""
     log: bool
-    """Drawn on a logarithmic scale."""
+    """True for draws on a logarithmic scale."""
 
 
 Space = Mapping[str, Choices | Range]
@@ -50,7 +50,7 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """Its values as people read them."""
+        """Its values in readable form."""
         return " ".join(f"{name}={_short(value)}" for name, value in self.values.items()) or "(defaults)"
 
 
@@ -58,7 +58,7 @@ def space_of(texts: Sequence[str]) -> dict[str, Choices | Range]:
     """Return the space of the values of `--set`: `NAME=VALUE,VALUE…`, `NAME=LOW..HIGH` or `NAME=LOW..HIGH:log`.
 
     Raises:
-        UsageError: one has none of these forms, or a name stands there twice.
+        UsageError: a text has none of these forms, or a name occurs twice.
     """
     space: dict[str, Choices | Range] = {}
     for text in texts:
@@ -95,13 +95,13 @@ def _range(text: str, values: str) -> Range:
 def configuration(
     file: Path, further: Sequence[str], texts: Mapping[str, Any], name: str | None = None
 ) -> Configuration:
-    """Return the configuration of values, as they were typed or of the types of their flags.
+    """Return the configuration of these values, which are texts or have the types of their flags.
 
     Args:
         file: the experiment.
-        further: flags of all runs; they may choose an algorithm that brings flags.
+        further: flags of all runs; they may choose an algorithm that has flags of its own.
         texts: the values by name of their flag.
-        name: of the configuration; by default it consists of the values.
+        name: name of the configuration; by default it consists of the values.
 
     Raises:
         UsageError: the experiment has no such flag, or a value is not allowed.
@@ -135,7 +135,7 @@ def grid(file: Path, further: Sequence[str], space: Space) -> list[Configuration
     by_words = {each.words: each for each in found}
     if len(by_words) < len(found):
         raise UsageError("--set: a value is there twice")
-    if len({each.name for each in found}) < len(found):  # values that differ in what no file's name can hold
+    if len({each.name for each in found}) < len(found):  # values differ only in characters that file names cannot have
         return [
             Configuration(f"{each.name[: LONGEST - 4]}-{number}", each.values, each.words)
             for number, each in enumerate(found)
@@ -149,11 +149,10 @@ def _name(values: Mapping[str, Any]) -> str:
 
 
 def checked(file: Path, further: Sequence[str], space: Space) -> dict[str, Choices | Range]:
-    """Return a space with ranges of the types of their flags, after trying each choice and both ends of each range.
+    """Return the space with ranges in the types of their flags, after checking each choice and both ends of ranges.
 
     Raises:
-        UsageError: the experiment has no such flag, it takes no numbers where there is a range, or a value is not
-            allowed.
+        UsageError: the experiment has no such flag, a flag with a range takes no numbers, or a value is not allowed.
     """
     lists = {name: values.texts[0] for name, values in space.items() if isinstance(values, Choices)}
     function = load_experiment(file)

@@ -1,4 +1,4 @@
-"""A search by Optuna: which configuration is tried next, and which is not worth going on with."""
+"""A search by Optuna: it chooses the next configuration, and the trials to prune."""
 
 import contextlib
 import logging
@@ -17,12 +17,12 @@ STUDY = "sweep"
 
 
 class OptunaSearch:
-    """A study of Optuna in a file, which the next process goes on with.
+    """A study of Optuna in a file, which a later process can continue.
 
     Args:
         path: the file, a journal of Optuna.
-        space: what is searched.
-        minimise: look for small scores.
+        space: the space to search.
+        minimise: True to search for small scores.
     """
 
     def __init__(self, path: Path, space: Space, *, minimise: bool) -> None:
@@ -38,7 +38,7 @@ class OptunaSearch:
         )
 
     def trials(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return number and values of all trials so far, the ended ones included, in order."""
+        """Return number and values of all trials so far, including ended ones, in order."""
         return [(each.number, each.params) for each in self._study.get_trials(deepcopy=False) if self._is_whole(each)]
 
     def ask(self) -> tuple[int, dict[str, Any]]:
@@ -58,7 +58,7 @@ class OptunaSearch:
         return self._frozen(number).state.is_finished()
 
     def was_pruned(self, number: int) -> bool:
-        """Return whether a trial ended as one that was not worth going on with."""
+        """Return whether a trial was pruned."""
         return self._frozen(number).state == TrialState.PRUNED
 
     def should_prune(self, number: int, scores: Sequence[float]) -> bool:
@@ -71,7 +71,7 @@ class OptunaSearch:
         return bool(scores) and trial.should_prune()
 
     def tell(self, number: int, value: float | None, *, pruned: bool = False) -> None:
-        """End a trial: with its score, None if it failed, or as one that was pruned."""
+        """End a trial with its score; None if it failed or was pruned."""
         if pruned or value is None:
             self._study.tell(number, state=TrialState.PRUNED if pruned else TrialState.FAIL)
         else:
@@ -81,9 +81,9 @@ class OptunaSearch:
         return self._study.get_trials(deepcopy=False)[number]
 
     def _is_whole(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """Return whether a trial has all its values; one of a process that was killed while it asked may lack some."""
+        """Return whether a trial has all its values; a trial lacks some if its process was killed in `ask`."""
         whole = set(self._space) <= set(trial.params)
         if not whole and not trial.state.is_finished():
-            with contextlib.suppress(RuntimeError):  # another process has ended it
+            with contextlib.suppress(RuntimeError):  # another process has already ended it
                 self._study.tell(trial.number, state=TrialState.FAIL)
         return whole

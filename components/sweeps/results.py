@@ -24,27 +24,27 @@ _T = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a configuration has reached."""
+    """The result of a configuration."""
 
     configuration: Configuration
     scores: Mapping[int, float]
-    """The score of each seed whose run has ended well or was stopped, and was tested."""
+    """Score by seed, of runs that are done or were stopped, and have a test."""
     runs: int
     note: str = ""
 
     @property
     def mean(self) -> float:
-        """Of the scores; nan without any."""
+        """Mean of the scores; nan if there are none."""
         return float(np.mean(list(self.scores.values()))) if self.scores else math.nan
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean by Student's t distribution; None for less than two seeds."""
+        """The 95 % interval of the mean by Student's t distribution; None for fewer than two seeds."""
         return mean_interval(list(self.scores.values()))
 
 
 def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean by Student's t distribution; None for less than two scores."""
+    """Return the 95 % interval of the mean by Student's t distribution; None for fewer than two scores."""
     n = len(scores)
     if n < 2:
         return None
@@ -60,7 +60,7 @@ def read_tests(run: RunDirectory | None) -> Trial | None:
         return None
     try:
         return read_trial(run.path)
-    except UsageError:  # it has no test yet, or its figures are being written
+    except UsageError:  # it has no test yet, or a record is being written
         return None
 
 
@@ -93,7 +93,7 @@ def as_text(results: Sequence[Result]) -> str:
 
 
 def as_markdown(results: Sequence[Result], command: str) -> str:
-    """Return the table for a page, with a note of what its figures are."""
+    """Return the table for a page, with a note on its figures."""
     rows = [("configuration", "seeds", "mean", "95 % interval", "note"), ("---",) * 5, *map(_row, results)]
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     note = (

@@ -1,4 +1,4 @@
-"""Hosts of a sweep, shared out among the runs that go on at a time."""
+"""Hosts of a sweep, divided among the runs that run at the same time."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from orchestra import UsageError
 
 
 def shared_out(words: Sequence[str], of_each: int | None) -> tuple[list[str], list[list[str]]]:
-    """Return the words of all runs, and those of the runs in each place: `--hosts` with hosts of their own.
+    """Return the arguments of all runs, and those of the runs in each place: `--hosts` with its own hosts.
 
     Args:
-        words: flags of `orchestra run`. `--hosts` has names, as `cpu1,cpu2,cpu3`, or a number, of which the launcher
-            chooses the hosts.
-        of_each: hosts of a run; None gives all words to all runs.
+        words: flags of `orchestra run`. `--hosts` has names, such as `cpu1,cpu2,cpu3`, or a number of hosts, which the
+            launcher then chooses.
+        of_each: hosts of a run; None gives all arguments to all runs.
 
     Raises:
         UsageError: `--hosts` is missing, is a file, or has fewer hosts than a run gets.

@@ -9,11 +9,11 @@ from components.sweeps.results import Metric, Result, curve, read_tests, score
 from orchestra import QueuedRun, RunQueue
 
 Words = Callable[[Configuration, int], Sequence[str]]
-"""Returns the arguments of `orchestra run` for a configuration and a seed."""
+"""A function that returns the arguments of `orchestra run` for a configuration and a seed."""
 
 
 class Search(Protocol):
-    """Chooses configurations; `OptunaSearch` does."""
+    """Interface for the choice of configurations; `OptunaSearch` implements it."""
 
     def trials(self) -> list[tuple[int, dict[str, Any]]]:
         """Return number and values of all trials so far."""
@@ -28,7 +28,7 @@ class Search(Protocol):
         """Return whether a trial was pruned."""
 
     def should_prune(self, number: int, scores: Sequence[float]) -> bool:
-        """Return whether a trial is not worth going on with."""
+        """Return whether a trial should be pruned."""
 
     def tell(self, number: int, value: float | None, *, pruned: bool = False) -> None:
         """End a trial."""
@@ -39,9 +39,9 @@ class Sweep:
 
     Args:
         queue: the queue.
-        seeds: of each configuration.
+        seeds: seeds of each configuration.
         words: makes the arguments of a run.
-        metric: what is scored; None for the win rate where episodes can be won, else the return.
+        metric: metric of the score; None for the win rate if episodes can be won, else the return.
     """
 
     def __init__(self, queue: RunQueue, seeds: Sequence[int], words: Words, metric: Metric | None) -> None:
@@ -50,7 +50,7 @@ class Sweep:
         self._words = words
 
     def add(self, configuration: Configuration, seeds: Sequence[int] | None = None) -> None:
-        """Put the runs of a configuration into the queue, those that are not there yet."""
+        """Put the runs of a configuration into the queue, except those already there."""
         if configuration not in self.configurations:
             self.configurations.append(configuration)
         for seed in self.seeds if seeds is None else seeds:
@@ -59,7 +59,7 @@ class Sweep:
                 self.queue.add(QueuedRun(name, self._words(configuration, seed)))
 
     def result(self, configuration: Configuration) -> Result:
-        """Return what a configuration has reached: the scores of its runs that are done, or were stopped."""
+        """Return the result of a configuration: the scores of its runs that are done, or were stopped."""
         scores, notes = {}, []
         for seed in self.seeds:
             entry = self.queue.entries.get(run_name(configuration, seed))
@@ -81,14 +81,13 @@ class Sweep:
 
 
 class SearchedSweep:
-    """Fills a sweep with the trials of a search, as many at a time as the queue has runs at a time.
+    """Fills a sweep with trials of a search, as many at a time as the queue runs at a time.
 
     Args:
         sweep: the sweep, empty.
         search: chooses configurations.
-        trials: how many there are in all.
-        prune: stop trials that are not worth going on with. The first seed of a trial decides; the others begin when it
-            is done.
+        trials: total number of trials.
+        prune: True to prune trials. The first seed of a trial decides; its other seeds begin when the first is done.
         make: makes a configuration of a trial's number and values.
     """
 
@@ -104,7 +103,7 @@ class SearchedSweep:
         self._sweep, self._search, self._most, self._prune, self._make = sweep, search, trials, prune, make
         self._open: dict[int, Configuration] = {}
         self._tests: dict[int, int] = {}
-        """The tests of the first seed of each open trial that were looked at."""
+        """Number of tests of the first seed that were evaluated, for each open trial."""
         known = search.trials()
         self._begun = len(known)
         for number, values in known:
@@ -115,7 +114,7 @@ class SearchedSweep:
                 self._begin(number, configuration)
 
     def tick(self) -> None:
-        """Look at the runs: end trials, prune them, begin others. It is for `RunQueue.on_tick`."""
+        """Check the runs: end trials, prune them, begin others. It is a callback for `RunQueue.on_tick`."""
         for number, configuration in list(self._open.items()):
             self._look_at(number, configuration)
         while self._begun < self._most and self._wanted():
@@ -124,7 +123,7 @@ class SearchedSweep:
             self._begin(number, self._make(number, values))
 
     def _wanted(self) -> bool:
-        """Return whether the queue has a place for which no run waits."""
+        """Return whether the queue has a free place and no waiting run for it."""
         counts = self._sweep.queue.counts()
         return counts["waiting"] + counts["running"] < self._sweep.queue.parallel
 

@@ -1,1 +1,1 @@
-"""Loggers: where the figures of a run go besides its files."""
+"""Loggers that receive the figures of a run besides its files."""

@@ -9,19 +9,19 @@ from components.trackers.logger import Logger
 from orchestra import log
 
 WAITING = 10_000
-"""Records that may wait; of more, the newest are lost."""
+"""Number of records that may wait; further ones are lost."""
 CLOSE_S = 60.0
-"""Seconds that a logger has at the end for what is left."""
+"""Seconds that a logger has at the end for the remaining records."""
 
 
 class BackgroundLogger:
-    """Makes a logger and calls it in a thread of its own, so that a slow server holds nothing up.
+    """Makes a logger and calls it in a thread of its own, so that a slow server does not delay the run.
 
-    Errors of the logger become warnings in the log: the first of several in succession, and a sum at the end.
+    Errors of the logger become warnings in the log: the first of several successive errors, and a total at the end.
 
     Args:
         make: makes the logger.
-        name: of the logger, in warnings.
+        name: name of the logger in warnings.
         close_s: seconds that the logger has when it is closed.
     """
 
@@ -35,18 +35,18 @@ class BackgroundLogger:
         self._thread.start()
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Hand figures over; they are lost if too many wait, or if the logger could not be made."""
+        """Queue figures; they are lost if too many wait, or if the logger could not be made."""
         try:
             self._records.put_nowait((step, dict(figures)))
         except queue.Full:
             self._lost += 1
 
     def close(self) -> None:
-        """Wait until the logger has taken what is left and is closed, for `close_s` at most."""
+        """Wait at most `close_s` seconds until the logger has taken the remaining records and is closed."""
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(queue.Full):  # the thread is then alive, which is reported
+        with contextlib.suppress(queue.Full):  # the thread is still alive then, which is reported
             self._records.put(None, timeout=self._close_s)
             self._thread.join(self._close_s)
         if self._thread.is_alive():
@@ -57,7 +57,7 @@ class BackgroundLogger:
     def _work(self) -> None:
         try:
             logger = self._make()
-        except Exception as error:  # of a foreign library
+        except Exception as error:  # any error of a third-party library
             self._log.warning("a tracker cannot be started", error=repr(error))
             while self._records.get() is not None:
                 self._lost += 1

@@ -1,4 +1,4 @@
-"""What a tracker is told of a run: a name that stays the same when it is resumed, and its flags."""
+"""Properties of a run for trackers: a name that stays the same when the run is resumed, and its flags."""
 
 import hashlib
 from typing import Any
@@ -7,7 +7,7 @@ from orchestra import RunDirectory
 
 
 def identity(run: RunDirectory) -> str:
-    """Return 16 hexadecimal digits that no other run has, and that the run keeps when it is resumed."""
+    """Return 16 hexadecimal digits that are unique to the run and stay the same when it is resumed."""
     return hashlib.sha256(str(run.path.resolve()).encode()).hexdigest()[:16]
 
 

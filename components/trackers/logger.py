@@ -1,4 +1,4 @@
-"""What receives the figures of a run: TensorBoard's events, a tracker such as MLflow, or a class of the user's."""
+"""Loggers, which receive the figures of a run: TensorBoard, a tracker such as MLflow, or a class of the user."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
@@ -11,15 +11,15 @@ class Logger(Protocol):
     """Receives the figures of a run as they come.
 
     `--track FILE.py:CLASS` makes one by `CLASS(run, resumes_at)`: the directory of the run, and the environment steps
-    from which a resumed run goes on, None for a run that begins. What was logged of later steps comes again. The
-    configuration is in `run.config()`.
+    from which a resumed run continues; None for a new run. Figures of later steps are logged again. The configuration
+    is in `run.config()`.
 
-    One thread makes it and calls it, which is not that of the run: a call may take its time. An error of a call is a
-    warning in the log, and the run goes on.
+    A thread apart from that of the run makes the logger and calls it, so a call may take long. An error of a call
+    becomes a warning in the log, and the run continues.
     """
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take figures, all finite, by name.
+        """Log figures, all finite, by name.
 
         Args:
             step: environment steps so far.
@@ -27,8 +27,8 @@ class Logger(Protocol):
         """
 
     def close(self) -> None:
-        """Finish: the run has ended."""
+        """Close the logger: the run has ended."""
 
 
 LoggerFactory = Callable[[RunDirectory, int | None], Logger]
-"""Makes a logger for a run, given the environment steps from which a resumed one goes on."""
+"""A function that makes a logger for a run, given the environment steps from which a resumed run continues."""

@@ -1,4 +1,4 @@
-"""Figures to MLflow, by its client without global state."""
+"""Logging to MLflow, by its client without global state."""
 
 import re
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from components.trackers.identity import flags_of_run, identity
 from orchestra import RealClock, RunDirectory
 
 TAG = "orchestra.run"
-"""The tag by which a resumed run finds its run of MLflow."""
+"""Tag by which a resumed run finds its MLflow run."""
 
 
 class MlflowLogger:
-    """A run of MLflow, which a resumed run continues. The step of all figures is the environment steps.
+    """A run of MLflow, which a resumed run continues. The step of all figures is the number of environment steps.
 
     Args:
         run: the run.
-        resumes_at: unused: figures of a step that comes again follow the earlier ones.
+        resumes_at: unused: if a step is repeated, its figures follow the earlier ones.
         argument: the experiment of MLflow; by default the name of the run's experiment.
-        offline: write to the folder `mlflow` of the run, by SQLite; otherwise where MLFLOW_TRACKING_URI says.
+        offline: write to the folder `mlflow` of the run, by SQLite; otherwise to MLFLOW_TRACKING_URI.
     """
 
     def __init__(self, run: RunDirectory, resumes_at: int | None, *, argument: str, offline: bool) -> None:
@@ -46,7 +46,7 @@ class MlflowLogger:
         created = self._client.create_run(number, tags={TAG: mark}, run_name=run.path.name)
         self._id = created.info.run_id
         flags = [Param(key, str(value)) for key, value in flags_of_run(run).items()]
-        for start in range(0, len(flags), 100):  # MLflow takes so many at once
+        for start in range(0, len(flags), 100):  # the most that MLflow accepts at once
             self._client.log_batch(self._id, params=flags[start : start + 100])
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -60,5 +60,5 @@ class MlflowLogger:
 
 
 def _allowed(key: str) -> str:
-    """Return a name that MLflow takes, such as `lag_steps/32_` for `lag_steps/32+`."""
+    """Return a name that MLflow accepts, such as `lag_steps/32_` for `lag_steps/32+`."""
     return re.sub(r"[^\w. :/-]", "_", key)

@@ -15,7 +15,7 @@ TRACKERS = {
     "mlflow": ("mlflow", "components.trackers.mlflow_logger:MlflowLogger"),
     "prometheus": ("prometheus_client", "components.trackers.prometheus_logger:PrometheusLogger"),
 }
-"""The module that a tracker needs, and its logger."""
+"""For each tracker: the module that it needs, and its logger."""
 FORMS = "wandb[:PROJECT], mlflow[:EXPERIMENT], prometheus[:[HOST:]PORT], or FILE.py:CLASS, a Logger"
 
 
@@ -23,7 +23,7 @@ def named(values: object) -> tuple[str, ...]:
     """Return values of `--track` as a run records them: files with their whole paths.
 
     Raises:
-        ValueError: one has none of `FORMS`, or stands there twice.
+        ValueError: a value has none of `FORMS`, or occurs twice.
     """
     texts = (values,) if isinstance(values, str) else tuple(cast("Sequence[str]", values))
     found: list[str] = []
@@ -59,7 +59,7 @@ def check(texts: Sequence[str]) -> None:
     """Check that the trackers of a run can be made on this machine.
 
     Raises:
-        UsageError: a package or a file is missing, or a class is no logger.
+        UsageError: a package or a file is missing, or a class is not a logger.
     """
     for text in texts:
         name = text.partition(":")[0]
@@ -70,7 +70,7 @@ def check(texts: Sequence[str]) -> None:
 
 
 def factories(texts: Sequence[str], *, offline: bool) -> dict[str, LoggerFactory]:
-    """Return what makes the logger of each value of `--track`; nothing is imported before."""
+    """Return the factory of the logger for each value of `--track`; imports happen only when it is called."""
     return {text: partial(_logger, text, offline=offline) for text in texts}
 
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: an HTTP endpoint that it reads."""
+"""Logging for Prometheus: an HTTP endpoint that it reads."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from components.trackers.named import address_of
 from orchestra import RunDirectory, log, write_json
 
 PORT = 9464
-"""The port by default."""
+"""The default port."""
 
 
 class PrometheusLogger:
@@ -20,7 +20,7 @@ class PrometheusLogger:
     Args:
         run: the run.
         resumes_at: unused.
-        argument: PORT or HOST:PORT; by default 9464 of this host alone. Of port 0 the system chooses one.
+        argument: PORT or HOST:PORT; by default 9464, for this host alone. With port 0 the system chooses one.
         offline: unused: nothing is sent.
 
     Raises:
@@ -46,7 +46,7 @@ class PrometheusLogger:
             self._gauges[name].labels(**self._labels).set(value)
 
     def close(self) -> None:
-        """End the endpoint."""
+        """Close the endpoint."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Figures to Weights & Biases."""
+"""Logging to Weights & Biases."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +13,8 @@ class WandbLogger:
     """A run of Weights & Biases, which a resumed run continues. The axis of all figures is `env_steps`.
 
     Args:
-        run: the run. Its files of wandb lie in its folder `wandb`.
-        resumes_at: unused: figures of a step that comes again follow the earlier ones.
+        run: the run. The files of wandb are in its folder `wandb`.
+        resumes_at: unused: if a step is repeated, its figures follow the earlier ones.
         argument: the project; `orchestra` by default.
         offline: send nothing; `wandb sync RUN_DIR/wandb/offline-run-*` does later.
     """
@@ -39,5 +39,5 @@ class WandbLogger:
         self._run.log({**figures, "env_steps": step})
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining figures."""
         self._run.finish()

@@ -1,4 +1,4 @@
-"""The algorithm that a run learns by: one of `policies.ALGORITHMS`, or a class of the user's own file."""
+"""The algorithm of a run: one of `policies.ALGORITHMS`, or a class in a file of the user."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmChoice:
-    """What `--algorithm` names.
+    """The algorithm named by `--algorithm`.
 
     Algorithms learn in one of three ways. Off policy they draw batches of episodes from a replay buffer. COMA learns
     from each episode once. Classes that are `on_policy` may learn in rounds of steps.
@@ -28,7 +28,7 @@ class AlgorithmChoice:
 
     @classmethod
     def named(cls, name: str) -> "AlgorithmChoice":
-        """Return the choice of a name, as `policies.named` returns it.
+        """Return the choice for a name from `policies.named`.
 
         Raises:
             UsageError: there is no such file, or no such class in it.
@@ -41,26 +41,26 @@ class AlgorithmChoice:
 
     @property
     def on_policy(self) -> bool:
-        """True if experience is learned from while it is of the present policy, and never again."""
+        """True if experience is learned from only while it is of the present policy."""
         return self.is_coma or (self.own_class is not None and self.own_class.on_policy)
 
     @property
     def title(self) -> str:
-        """What the run and the display are called."""
+        """Name of the run and the display."""
         return self.name if self.own_class is None else self.own_class.__name__.lower()
 
     def or_default(self, value: T | None, usual: T, of_coma: T) -> T:
-        """Return the value of a flag, or what COMA or the others take where it is not given."""
+        """Return the value of a flag, or its default for COMA or for the other algorithms."""
         if value is not None:
             return value
         return of_coma if self.is_coma else usual
 
     def staleness(self, drop_stale: int | None, *, pulls: bool) -> int | None:
-        """Return how many versions behind experience may be; None if it is never dropped.
+        """Return the largest lag of experience in versions; None if experience is never dropped.
 
         Args:
-            drop_stale: that of the flag. By default a class says it.
-            pulls: whether workers decide when they load parameters, and so how far they are behind.
+            drop_stale: value of the flag. By default the class decides.
+            pulls: True if workers decide when they load parameters, and so how large their lag is.
         """
         if drop_stale is None and self.own_class is not None and not pulls:
             return self.own_class.max_staleness
@@ -76,13 +76,13 @@ class AlgorithmChoice:
         exploration: Mapping[str, Any],
         replay: Mapping[str, Any],
     ) -> None:
-        """Refuse a flag that the algorithm does not use, where it differs from its default.
+        """Refuse a flag that the algorithm does not use, if its value differs from the default.
 
         Args:
-            experiment: has the defaults.
-            shared: the flags of several algorithms. Of classes, those have them that pass further keywords on.
-            critic_steps: COMA's.
-            double_q: of the algorithms that learn values.
+            experiment: function with the defaults.
+            shared: the flags of several algorithms; a class has them if it passes further keywords on.
+            critic_steps: flag of COMA.
+            double_q: flag of the algorithms that learn values.
             exploration: the flags of ε, for policies that use it.
             replay: the flags of the replay buffer's pace, off policy.
 
@@ -114,8 +114,8 @@ class AlgorithmChoice:
         Args:
             shared: options of several algorithms.
             chosen: options of `own_class`.
-            critic_steps: COMA's.
-            double_q: of the algorithms that learn values.
+            critic_steps: option of COMA.
+            double_q: option of the algorithms that learn values.
         """
         if self.own_class is not None:
             return policies.Algorithm.of_class(self.own_class, shared, chosen)
@@ -125,10 +125,10 @@ class AlgorithmChoice:
         return ours.configured(double_q=double_q)
 
     def check_environment(self, spec: EnvSpec) -> None:
-        """Refuse an environment whose experience only classes with a schema of their own learn from.
+        """Refuse an environment with fields of its own, from which only algorithms that are classes can learn.
 
         Raises:
-            UsageError: the algorithm is not such a class.
+            UsageError: the algorithm cannot learn from the environment.
         """
         if self.own_class is None and spec.fields:
             hint = "; --rewards mean makes one of all" if spec.schema.by_name["reward"].agents else ""
@@ -138,7 +138,7 @@ class AlgorithmChoice:
             )
 
     def check_log_prob(self, schema: ExperienceSchema) -> None:
-        """Refuse to compare log-probabilities that transitions do not have.
+        """Refuse to compare log-probabilities if transitions have none.
 
         Raises:
             UsageError: the schema lacks them.

@@ -1,4 +1,4 @@
-"""How the cores of a run's hosts are shared out among the learner and the workers."""
+"""Division of the cores of a run's hosts among the learner and the workers."""
 
 from dataclasses import dataclass
 
@@ -16,21 +16,21 @@ class Cores:
     def of_flags(
         cls, hosts: Hosts, *, learner_threads: int | None, workers: int | None, min_workers: int, processes: int
     ) -> "Cores":
-        """Return the shares of these flags; those that are None are as the hosts allow.
+        """Return the shares for these flags; if a flag is None, its value depends on the cores of the hosts.
 
         Args:
-            hosts: of the run. The learner and the evaluator are on the first.
-            learner_threads: of the learner.
-            workers: of each host.
-            min_workers: below which the run fails.
-            processes: of each worker that want a core each, beside itself.
+            hosts: hosts of the run. The learner and the evaluator are on the first.
+            learner_threads: threads of the learner.
+            workers: workers of each host.
+            min_workers: least number of workers; the run fails below it.
+            processes: further processes of each worker that need a core each.
 
         Raises:
-            UsageError: there are fewer workers than there must be.
+            UsageError: there are fewer workers than `min_workers`.
         """
         n_cores = hosts[0].cores
         threads = learner_threads or max(1, min(n_cores, 4 if n_cores >= 8 else 2))
-        reserved = threads + 1  # and the evaluator's
+        reserved = threads + 1  # plus one for the evaluator
         counts = {
             host: workers or host.room_for(1 + processes, reserved=reserved if host.slot == 0 else 0)
             for host in hosts.playing

@@ -19,31 +19,31 @@ from orchestra import UsageError, did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How environments are acted on that are in processes of their own."""
+    """Settings for acting in environments that have processes of their own."""
 
     asynchronous: bool
     min_batch: int
     """Environments to wait for before acting."""
     max_wait: float
-    """Seconds to wait, from the first that is ready."""
+    """Seconds to wait after the first environment is ready."""
     envs_per_process: int
 
     @property
     def options(self) -> dict[str, Any]:
-        """What environments in processes are made with."""
+        """Keywords of environments in processes."""
         return {"min_batch": self.min_batch, "max_wait_s": self.max_wait}
 
     def processes(self, env: str, envs_per_worker: int, *, game_speed: bool) -> int:
-        """Return how many processes of a worker want a core each: those that do not wait for the game."""
+        """Return the number of processes of a worker that need a core each; at game speed they need none."""
         if game_speed or not (self.asynchronous or env == "smac"):
             return 0
         return -(-envs_per_worker // self.envs_per_process)
 
     def check(self, env: str) -> None:
-        """Refuse flags that do not go together.
+        """Refuse flags that do not fit together.
 
         Raises:
-            UsageError: they do not.
+            UsageError: they do not fit together.
         """
         if self.asynchronous and env == "smac":
             raise UsageError(
@@ -56,13 +56,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """What makes the environments of the evaluator and of the workers, and what they are."""
+    """Factories of the environments of the evaluator and of the workers, and their spec."""
 
     of_evaluator: EnvFactory
     of_workers: EnvFactory
     spec: EnvSpec
     prepare: Callable[[], None]
-    """Compiles, or looks for what must be installed, before processes are started."""
+    """Compiles, or checks that requirements are installed, before processes are started."""
 
 
 def environments_of_flags(
@@ -79,17 +79,17 @@ def environments_of_flags(
     """Return the environments of a run.
 
     Args:
-        env: name of the environment, as `named.named` returns it.
-        scenario: of SMAC.
+        env: name of the environment, from `named.named`.
+        scenario: scenario of SMAC.
         simulated: options of the simulator that differ from their defaults.
         env_arg: arguments of another environment, NAME=VALUE.
         episode_limit: steps after which an episode of another environment is cut.
-        rewards: of PettingZoo's agents.
-        game_speed: whether the simulator is as slow as StarCraft II.
-        waiting: for environments in processes.
+        rewards: form of the rewards of PettingZoo's agents.
+        game_speed: True if the simulator is as slow as StarCraft II.
+        waiting: settings for environments in processes.
 
     Raises:
-        UsageError: flags do not go together, or there is no such environment.
+        UsageError: flags do not fit together, or there is no such environment.
     """
     if game_speed and env != "skirmish" and not env.startswith("air_combat:"):
         raise UsageError("--game-speed slows the simulators down; other environments take their own time")
@@ -111,7 +111,7 @@ def environments_of_flags(
 
 
 def _factory(env: str, scenario: str, simulated: Mapping[str, Any], waiting: Waiting) -> EnvFactory | None:
-    """Return what makes the simulator or StarCraft II; None for another environment."""
+    """Return the factory of the simulator or of StarCraft II; None for another environment."""
     if env == "skirmish":
         try:
             scenario_named(scenario)

@@ -1,4 +1,4 @@
-"""Which actors a run has, and on which nodes they are."""
+"""The actors of a run, and their nodes."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +28,10 @@ from orchestra import Hosts, HostShape, Ref, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """What learns, and from what."""
+    """Settings of the learner and of its experience."""
 
     algorithm: policies.Algorithm
-    """Of the learner, on its device."""
+    """Algorithm of the learner, on its device."""
     replay: ReplayBuffer
     limiter: SampleToInsertRatio | Rounds
     prioritized: bool
@@ -41,12 +41,12 @@ class Learner:
     checks_log_prob: bool
     device: str
     compiled: bool
-    """Whether loops are compiled for it before the run."""
+    """True if its loops are compiled before the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playing:
-    """What workers act by, and what stands between them and the Orchestrator."""
+    """Settings of acting, and of the proxies between workers and the Orchestrator."""
 
     exploration: LinearSchedule
     policy: ActingFactory
@@ -57,7 +57,7 @@ class Playing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tests:
-    """How long the run is; steps between evaluations and between checkpoints; episodes of evaluations."""
+    """Steps of the run, between evaluations and between checkpoints; episodes of evaluations."""
 
     steps: int
     interval: int
@@ -84,16 +84,16 @@ def lay_out(
 
     Args:
         title: name of the algorithm.
-        hosts: of the run.
-        cores: shared out among them.
+        hosts: hosts of the run.
+        cores: division of their cores.
         made: the environments.
-        pace: of playing and learning.
-        rule: when workers load parameters.
-        learner: what learns.
-        playing: what acts.
+        pace: pace of playing and learning.
+        rule: rule by which workers load parameters.
+        learner: settings of the learner.
+        playing: settings of acting.
         tests: lengths and intervals.
-        track: trackers that get the figures too, by name.
-        track_offline: whether they send nothing.
+        track: names of trackers that also receive the figures.
+        track_offline: True if trackers send nothing.
     """
     spec = made.spec
     topology = Topology(f"{title}_{spec.name}")
@@ -115,7 +115,7 @@ def lay_out(
         PrioritizedEpisodeReplay,
         spec,
         max(pace.batch_size, pace.buffer_size // len(hosts.playing)),
-        alpha=0.6 if learner.prioritized else 0.0,  # with 0 all episodes weigh the same
+        alpha=0.6 if learner.prioritized else 0.0,  # with 0 all episodes have the same weight
     )
     trajectories: Ref[Any]
     if learner.federated:

@@ -1,4 +1,4 @@
-"""How much experience an update learns from, and when it may: rounds of steps, fresh episodes, or a replay buffer."""
+"""The pace of learning: amount and time of the experience of updates, in rounds, fresh episodes or a replay buffer."""
 
 from dataclasses import dataclass
 
@@ -18,18 +18,18 @@ from orchestra import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The sizes of what is played and of what is learned from."""
+    """Sizes of the played experience and of batches."""
 
     choice: AlgorithmChoice
     envs_per_worker: int
     batch_size: int
-    """Episodes of a batch; 1 in rounds, whose batches have all that was played."""
+    """Episodes of a batch; 1 in rounds, whose batches have everything that was played."""
     segment_length: int | None
-    """Steps after which workers send a part of an episode; None for whole ones."""
+    """Steps after which workers send a part of an episode; None for whole episodes."""
     rollout_length: int | None
     """Steps of each environment in a round; None if there are no rounds."""
     overlap: bool
-    """Whether a round is played while the last one is learned."""
+    """True if a round is played while the last one is learned."""
     buffer_size: int
     """Capacity of the replay buffer in episodes."""
     updates_per_episode: float
@@ -49,10 +49,10 @@ class Pace:
         buffer_size: int,
         updates_per_episode: float,
     ) -> "Pace":
-        """Return the pace of these flags. Those that are None have defaults, which are the algorithm's.
+        """Return the pace for these flags. Flags that are None have defaults, which depend on the algorithm.
 
         Raises:
-            UsageError: flags do not go together.
+            UsageError: flags do not fit together.
         """
         in_rounds = choice.own_class is not None and choice.own_class.on_policy
         if rollout_length is not None and not in_rounds:
@@ -87,21 +87,22 @@ class Pace:
     def buffer_per_environment(self) -> float | None:
         """Batches of the limiter's error buffer for each environment; None if the limiter has its own.
 
-        There is room for what all environments may deliver at once, twice, so that neither side waits in steps.
+        It has room for twice the episodes that all environments may deliver at once, so that the two sides need not
+        wait for each other in steps.
         """
         return None if self.choice.on_policy else 2.0 * self.updates_per_episode
 
     def limiter(self, at_once: int, *, learning_starts: int) -> SampleToInsertRatio | Rounds:
-        """Return what says when an update may be made, and when workers may play.
+        """Return the limiter, which decides when an update may be made, and when workers may play.
 
         Args:
-            at_once: environments of the run.
+            at_once: number of environments of the run.
             learning_starts: episodes before the first batch, off policy.
         """
         if self.rollout_length is not None:
             return Rounds(self.rollout_length, overlap=int(self.overlap))
         if self.choice.on_policy:
-            # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
+            # Workers stop when two batches wait, because COMA learns only from episodes of the current policy.
             return SampleToInsertRatio(1 / self.batch_size, min_size=self.batch_size, error_buffer=(0.0, 2.0))
         return SampleToInsertRatio(
             self.updates_per_episode,
@@ -113,14 +114,14 @@ class Pace:
         """Return an empty buffer for experience of a schema.
 
         Raises:
-            UsageError: it is to be prioritised, and experience is learned from once.
+            UsageError: `prioritized` is set, but experience is learned from only once.
         """
         if not self.choice.on_policy:
             return (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(schema, self.buffer_size)
         if prioritized:
             name = "COMA" if self.choice.is_coma else self.choice.name.rpartition(":")[2]
             raise UsageError(f"{name} learns from each episode once, so there is nothing to prioritise")
-        # Nothing that waits may be dropped: there is room for what is on its way when workers are told to wait.
+        # Waiting episodes must not be dropped: there is room for those on their way when workers have to wait.
         room = 4 * self.batch_size + 2 * at_once
         if self.rollout_length is not None:
             room = (2 + self.overlap) * (self.rollout_length + 1) * at_once

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _PLAYED = "a map, such as 8m or air_combat:fighter10v10, a scenario file, such as air_combat:mine.toml, or a run"
 _POLICY = "random, nearest or weakest (default: nearest); random, easy or hard of air combats (default: hard)"
 _OPPONENT = (
-    "who commands blue in air combats: static, straight, easy or hard (default: easy, or that of the run), and in a "
-    "run also the directory of another"
+    "opponent that commands blue in air combats: static, straight, easy or hard (default: easy, or that of the run); "
+    "for a run also the directory of another run"
 )
 
 

@@ -339,7 +339,7 @@ class Pool:
     def _done(self, b: int, infos: dict[str, Any], *, renewed: bool = False) -> None:
         task = self._tasks[b]
         if task not in (_Task.STEPPING, _Task.RESETTING):
-            raise Trouble("it answered with nonsense: a reply that nobody waits for")
+            raise Trouble("it answered with nonsense: a reply without a request")
         self._failures[b] = 0
         self._tasks[b] = _Task.READY
         self.pending[b] = False

@@ -1,8 +1,8 @@
-"""The loops of a gradient step, compiled by numba: each makes in one pass over memory what takes torch several.
+"""The loops of a gradient step, compiled by numba: each needs one pass over memory where torch needs several.
 
-All take float32 and float64. The GRU and the last layer make their products of matrices themselves (`product.py`);
-others are torch's. The first call with either type compiles for some seconds, once on a machine; `prepare` compiles all
-of them beforehand.
+All take float32 and float64. The GRU and the last layer compute their matrix products themselves (`product.py`);
+other products are torch's. The first call with either type compiles for some seconds, once on a machine; `prepare`
+compiles all of them in advance.
 
 Sizes: R rows, L living rows, P pairs of last action and agent, A agents, O observation size, H hidden units, N steps, M
 units of the mixing layer.
@@ -32,7 +32,7 @@ def prepare(dtype: np.dtype[np.floating[Any]] = _FLOAT32) -> None:
     """Compile every function for arrays of `dtype`, or load it from the cache.
 
     Args:
-        dtype: float32, which every process of a machine shares a cache for; or float64, which serves tests.
+        dtype: float32, for which all processes of a machine share a cache; or float64, for tests.
     """
     calls = _calls(dtype)
     if dtype == _FLOAT32:
@@ -42,7 +42,7 @@ def prepare(dtype: np.dtype[np.floating[Any]] = _FLOAT32) -> None:
 
 
 def compile_gradients() -> None:
-    """Compile what `td_part` reaches last, for float32: beside a process that begins with `forward`."""
+    """Compile the last functions of `td_part` for float32, while another process compiles from `forward` on."""
     calls = _calls(_FLOAT32)
     for name in ("mix_back", "backward"):
         calls[name]()
@@ -53,7 +53,7 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
     one, three, index = np.zeros((1, 1), dtype), np.zeros((3, 1), dtype), np.zeros(1, np.int64)
     vector, padded, seen = np.zeros(1, dtype), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.float32)
     padded.flags.writeable = False
-    # One agent and one action, no living row: two pairs.
+    # One agent, one action and no living row: two pairs.
     of_one, of_three = room(2, 1, one), room(2, 3, one)
     rows = (np.zeros((0, 1), dtype), index[:0], index, index + 1, index + 1, 0, 1, 1)
     weights = (np.zeros((1, 3), dtype), vector, three, three, three[:, 0], three[:, 0], one, vector)

@@ -1,4 +1,4 @@
-"""The agents' whole network over a part of a batch, forward and backward: what a thread does at a time."""
+"""The agents' whole network over a part of a batch, forward and backward: the work of one thread."""
 
 from typing import Any
 
@@ -39,30 +39,30 @@ def forward(
     keeps: bool,
     q: Floats,
 ) -> None:
-    """Fill `q` (R, U) in the rows of a part, and `x`, `hidden` and `gates` with what `backward` needs.
+    """Fill `q` (R, U) in the rows of a part, and fill `x`, `hidden` and `gates` for `backward`.
 
     Args:
         obs: (L, O), living rows of the part.
-        pairs: (L,), the pair of last action and agent of each.
-        picks: (R,), of every row of the batch: its pair, or P + l of the living row l of its part.
+        pairs: (L,), the pair of last action and agent of each living row.
+        picks: (R,), for every row of the batch: P + l for living row l of its part, and the pair for any other row.
         blocks: (T,), rows of step 0, 1, 2, …
-        asked: (T,), how many of them, from the first, are asked for.
+        asked: (T,), number of rows of each step, from the first, whose outputs are used.
         first: the part's first row of each block.
-        last: the end of the part's rows of each block that has so many.
+        last: the end of the part's rows of each block; a shorter block ends before.
         n_agents: A.
-        w: (H, O + U + A), of the first layer.
+        w: (H, O + U + A), weights of the first layer.
         b: (H,), its bias.
-        w_x: (3H, H), of the GRU, rows of r, z, n.
+        w_x: (3H, H), weights of the GRU, rows of r, z, n.
         w_h: (3H, H).
         b_x: (3H,).
         b_h: (3H,).
-        head: (U, H), of the last layer.
+        head: (U, H), weights of the last layer.
         head_bias: (U,).
         x: `room` for P + L rows of H columns.
         of_x: `room` for P + L rows of 3H columns.
-        hidden: as of `unroll`.
-        gates: as of `unroll`.
-        keeps: as of `unroll`.
+        hidden: as in `unroll`.
+        gates: as in `unroll`.
+        keeps: as in `unroll`.
         q: (R, U), filled.
     """
     size, n_obs, n_actions = len(b), obs.shape[1], len(head_bias)
@@ -123,7 +123,7 @@ def backward(
     d_head: Floats,
     d_head_bias: Floats,
 ) -> None:
-    """Go back through `forward`: fill the gradients `d_w` to `d_head_bias` of the weights with the part's share.
+    """Backpropagate through `forward`: fill the gradients `d_w` to `d_head_bias` of the weights with the part's share.
 
     `gates` and `d_of_x` (P + L, 3H) are overwritten; the other arguments are those of `forward`.
     """

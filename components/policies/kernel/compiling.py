@@ -1,4 +1,4 @@
-"""How the loops of a gradient step are compiled: no fast-math but for fused multiply-adds, so NaN stays NaN."""
+"""Compilation of the loops of a gradient step: no fast-math except fused multiply-adds, so NaN stays NaN."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +13,10 @@ ARITHMETIC: Any = {"fastmath": {"contract"}}
 
 
 def compiled(function: _F) -> _F:
-    """Compile so that sums are taken in the order that is written."""
+    """Compile a function that sums in the written order."""
     return CODE.compiled(function, **ARITHMETIC)
 
 
 def compiled_sums(function: _F) -> _F:
-    """Compile so that sums may be taken in any order, several terms at once."""
+    """Compile a function that may sum in any order, several terms at once."""
     return CODE.compiled(function, fastmath={"contract", "reassoc"})

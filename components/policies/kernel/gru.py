@@ -1,4 +1,4 @@
-"""The GRU and the last layer, over all steps of a part, a group of rows at a time, which the cache holds."""
+"""The GRU and the last layer, over all steps of a part, a group of rows at a time, which fits into the cache."""
 
 from typing import Any
 
@@ -32,19 +32,19 @@ def unroll(
     """Run a GRU: r, z = sigmoid(x + h); g = h + b; n = tanh(x + r g); h' = n + z (h - n); and q = W h' + b.
 
     Args:
-        of_x: (C, 3H), what r, z and n take from the inputs, their biases included.
-        picks: (R,), the row of `of_x` of every row.
-        panels: of the weights (H, 3H) of r, z, g that the hidden states are multiplied with.
-        bias: (H,), of g.
+        of_x: (C, 3H), the inputs' terms of r, z and n, including biases.
+        picks: (R,), the row of `of_x` for every row.
+        panels: panels of the weights (H, 3H) by which hidden states are multiplied, for r, z, g.
+        bias: (H,), bias of g.
         blocks: (T,), rows of step 0, 1, 2, …
-        asked: (T,), how many of them, from the first, are asked for; the output of the others is the last layer's bias.
+        asked: (T,), number of them, from the first, whose outputs are used; the output of others is the last bias.
         first: the part's first row of each block.
-        last: the end of the part's rows of each block that has so many.
-        head_panels: of the weights (H, U) of the last layer.
+        last: the end of the part's rows of each block; a shorter block ends before.
+        head_panels: panels of the weights (H, U) of the last layer.
         head_bias: (U,).
         hidden: (R, H), filled; unless `keeps`, (2 B, H) for B rows of step 0, overwritten by each step.
         gates: (R, at least 4H), filled with r, z, g, n, if `keeps`.
-        keeps: whether hidden states and gates are wanted.
+        keeps: True to keep all hidden states and gates.
         q: (R, U), filled.
     """
     size = hidden.shape[1]
@@ -103,33 +103,33 @@ def unroll_back(
     d_head: Floats,
     d_head_bias: Floats,
 ) -> None:
-    """Go back through `unroll`.
+    """Backpropagate through `unroll`.
 
-    Of most rows of `d_q` one element is not zero, that of the action taken: in the last layer a product of matrices
-    would do U times the arithmetic.
+    Most rows of `d_q` have one element that is not zero, that of the action taken. So the last layer skips zeros; a
+    matrix product would do U times the arithmetic.
 
     Args:
         d_q: (R, U).
         gates: (R, at least 4H), r, z, g, n; the first three are overwritten with their gradients before the
             non-linearity.
         hidden: (R, H).
-        panels: of the weights (3H, H) of r, z, g.
+        panels: panels of the weights (3H, H) of r, z, g.
         blocks: (T,), rows of step 0, 1, 2, …
-        asked: (T,), how many of them, from the first, were asked for.
-        first: as of `unroll`.
-        last: as of `unroll`.
+        asked: as in `unroll`.
+        first: as in `unroll`.
+        last: as in `unroll`.
         head: (U, H), weights of the last layer.
-        picks: (R,), the row of `d_of_x` of every row.
-        n_pairs: rows of `d_of_x` that several rows share, from the first; any other belongs to one row.
+        picks: (R,), the row of `d_of_x` for every row.
+        n_pairs: number of rows of `d_of_x`, from the first, that several rows share; any other row belongs to one.
         d_of_x: (C, 3H): gradients of r, z, n before their non-linearity; added up in the shared rows.
-        d_w_h: (3H, H) in `room`, to which the gradient of the weights is added.
-        d_b_g: (H,), to which that of the bias of g is added.
-        d_head: (U, H), to which that of the last layer's weights is added.
-        d_head_bias: (U,), to which that of its bias is added.
+        d_w_h: (3H, H) in `room`; the gradient of the weights is added to it.
+        d_b_g: (H,); the gradient of the bias of g is added to it.
+        d_head: (U, H); the gradient of the last layer's weights is added to it.
+        d_head_bias: (U,); the gradient of its bias is added to it.
     """
     size = hidden.shape[1]
     none, told = np.zeros_like(hidden[0]), np.empty_like(hidden[0])
-    # Sums over a group, then over groups, so that their rounding is less.
+    # Sums over a group, then over groups, to reduce rounding errors.
     of_head, of_head_bias, of_g = np.empty_like(head), np.empty_like(d_head_bias), np.empty_like(d_b_g)
     carry, beside = room(max(last - first, 0), size, hidden), room(GROUP, size, hidden)
     start, went_on = blocks.sum(), 0

@@ -1,4 +1,4 @@
-"""The layers before the GRU: gathered observations, the first layer, and what the gates make of it."""
+"""The layers before the GRU: gathering of observations, the first layer, and its products for the gates."""
 
 from typing import Any
 
@@ -26,20 +26,20 @@ def collect(
     pairs: NDArray[np.int64],
     picks: NDArray[np.int64],
 ) -> int:
-    """Gather the observations of a part that are not all zeros, and say of its rows where their inputs are; return L.
+    """Gather the observations of a part that are not all zeros, and the place of each row's input; return L.
 
     Args:
         padded: (…, A, O), frames of a batch.
-        frames: (F,), which of them, in packed order.
+        frames: (F,), numbers of the packed frames, in packed order.
         blocks: (T,), frames at time 0, 1, 2, …
-        asked: (T,), how many of them, from the first, are looked at; the others pass for frames that see nothing.
+        asked: (T,), number of them, from the first, that are read; others are treated as all zeros.
         first: the part's first frame of each block.
-        last: the end of the part's frames of each block that has so many.
+        last: the end of the part's frames of each block; a shorter block ends before.
         last_actions: (F * A,), -1 for none.
         n_pairs: P.
         obs: (at least L, O), filled.
-        pairs: (at least L,), filled with (last action + 1) * A + agent of each.
-        picks: (F * A,), filled where the part has rows: P + l for its l-th living row, and the pair for any other.
+        pairs: (at least L,), filled with (last action + 1) * A + agent of each living row.
+        picks: (F * A,), filled in the part's rows: P + l for its l-th living row, and the pair for any other.
     """
     n_agents, size = padded.shape[1], padded.shape[2]
     living = start = 0
@@ -76,17 +76,17 @@ def embed(
     x: Floats,
     of_x: Floats,
 ) -> None:
-    """Fill `x` (P + L, H) with the GRU's different inputs, and `of_x` (P + L, 3H) with what its gates make of them.
+    """Fill `x` (P + L, H) with the GRU's distinct inputs, and `of_x` (P + L, 3H) with their products for its gates.
 
-    The inputs are relu of `table` and, below it, of obs W + table[pairs].
+    The inputs are relu(table), and below them relu(obs W + table[pairs]).
 
     Args:
         obs: (L, O).
         pairs: (L,), rows of `table`.
         table: (P, H) with `room`'s padding of columns.
-        obs_panels: of the weights (O, H).
-        x_panels: of the weights (H, 3H) of the gates.
-        bias: (3H,) and padding, of the gates.
+        obs_panels: panels of the weights (O, H).
+        x_panels: panels of the weights (H, 3H) of the gates.
+        bias: (3H,) and padding, bias of the gates.
         x: `room` for P + L rows.
         of_x: `room` for P + L rows.
     """
@@ -126,14 +126,14 @@ def embed_back(
     d_w_x: Floats,
     d_b_x: Floats,
 ) -> None:
-    """Go back through `embed`, and add to the gradients.
+    """Backpropagate through `embed`, and add to the gradients.
 
     Args:
         d_of_x: (P + L, 3H).
         obs: (L, O).
         pairs: (L,).
         x: as `embed` filled it.
-        back_panels: of the weights (3H, H) of the gates.
+        back_panels: panels of the weights (3H, H) of the gates.
         d_table: (P, H) with padding.
         d_w_obs: (H, O) in `room`.
         d_w_x: (3H, H) in `room`.
@@ -141,7 +141,7 @@ def embed_back(
     """
     n_pairs, columns, size = len(d_table), d_of_x.shape[1], d_of_x.shape[1] // 3
     beside, beside_obs, d_x = room(GROUP, x.shape[1], x), room(GROUP, obs.shape[1], x), room(GROUP, size, x)
-    of_b = np.empty_like(d_b_x)  # the sum over a group, so that the rounding of the whole is less
+    of_b = np.empty_like(d_b_x)  # the sum over a group, to reduce rounding errors
     for part, stop in ((0, n_pairs), (n_pairs, n_pairs + len(pairs))):
         for start in range(part, stop, GROUP):
             rows = min(GROUP, stop - start)

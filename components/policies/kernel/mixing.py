@@ -1,4 +1,4 @@
-"""The mixing network of QMIX, over a range of steps, a group of steps at a time, which the cache holds."""
+"""The mixing network of QMIX, over a range of steps, a group of steps at a time, which fits into the cache."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ def mix(
     keeps: bool,
     total: Floats,
 ) -> None:
-    """Mix as `MonotonicMixer` does: total = |w_2| · ELU(|W_1| q + b_1) + v · relu(for v) + b_v.
+    """Mix like `MonotonicMixer`: total = |w_2| · ELU(|W_1| q + b_1) + v · relu(for v) + b_v.
 
     Args:
         q: (N, A).
         state: (N, S).
         first: the first step to mix.
         last: the end of the steps to mix.
-        w_first: (2K + 2M, S), of the first layers of all hypernetworks: for W_1, w_2, v and b_1.
+        w_first: (2K + 2M, S), weights of the first layers of all hypernetworks: for W_1, w_2, v and b_1.
         b_first: (2K + 2M,).
         w_w_1: (A * M, K).
         b_w_1: (A * M,).
@@ -48,12 +48,12 @@ def mix(
         b_w_2: (M,).
         v: (1, M).
         b_v: (1,).
-        hyper: `room` for N rows of 2K + 2M columns, filled with the output of the first layers. Unless `keeps`, for a
-            GROUP of rows, as the next three.
+        hyper: `room` for N rows of 2K + 2M columns, filled with the output of the first layers. Unless `keeps`, it and
+            the next three have room for a GROUP of rows only.
         w_1: `room` for rows of A * M columns, filled.
         w_2: `room` for rows of M columns, filled.
         mixed: rows of M columns, filled with the ELU.
-        keeps: whether these are wanted.
+        keeps: True to keep these for all steps.
         total: (N, 1), filled.
     """
     embed, k = w_w_2.shape
@@ -88,7 +88,7 @@ def mix(
 def _mix_rows(
     q: Floats, hyper: Floats, w_1: Floats, w_2: Floats, v: Floats, b_v: float, mixed: Floats, total: Floats
 ) -> None:
-    """Fill `mixed` (…, M) and `total` (R, 1); `hyper` begins with the input of v, and b_1 is behind it."""
+    """Fill `mixed` (…, M) and `total` (R, 1); `hyper` begins with the input of v, followed by b_1."""
     n_agents, embed = q.shape[1], len(v)
     for i in range(len(q)):
         said, weights, last, out = hyper[i], w_1[i], w_2[i], mixed[i]
@@ -130,9 +130,9 @@ def mix_back(
     d_v: Floats,
     d_b_v: Floats,
 ) -> None:
-    """Go back through `mix`: fill `d_q` in these steps, and the gradients from `d_w_first` on with their share.
+    """Backpropagate through `mix`: fill `d_q` in these steps, and the gradients from `d_w_first` on with their share.
 
-    `w_1` and `w_2` are overwritten; arguments are named as those of `mix`.
+    `w_1` and `w_2` are overwritten; other arguments are those of `mix`.
     """
     (embed, k), n_1 = w_w_2.shape, len(w_w_1)
     columns = 2 * k + 2 * embed
@@ -163,7 +163,7 @@ def mix_back(
         )
         for zeros in (of_1, of_2):
             zeros[:] = ZERO
-        for sums in (of_b_first, of_b_1, of_b_2):  # over a group, so that the rounding of the whole is less
+        for sums in (of_b_first, of_b_1, of_b_2):  # over a group, to reduce rounding errors
             sums[:] = ZERO
         add(w_1, start, rows, panels_1, of_1, 0)
         add(w_2, start, rows, panels_2, of_2, 0)
@@ -204,7 +204,7 @@ def _mix_rows_back(
     d_hyper: Floats,
     d_v: Floats,
 ) -> None:
-    """Fill `d_q` and `d_hyper`, make `w_1` and `w_2` their gradients, and add to `d_v`; arrays as of `_mix_rows`."""
+    """Fill `d_q` and `d_hyper`, replace `w_1` and `w_2` by their gradients, and add to `d_v`; see `_mix_rows`."""
     n_agents, embed = q.shape[1], len(v)
     for i in range(len(q)):
         d = d_total[i, 0]

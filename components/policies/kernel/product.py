@@ -1,12 +1,12 @@
-"""Products of matrices inside of loops that numba compiles, of few rows each and the fastest where the cache has them.
+"""Matrix products inside of loops that numba compiles, with few rows each; fastest if the operands are in the cache.
 
-A product is made of tiles: `ROWS` rows of the left side by two vectors of columns, W, of the right, whose sums all stay
-in registers. Where the right side is a network's weights it is packed into panels of W columns, so that a tile reads it
-from end to end. From some forty rows on it reaches nine tenths of a core's peak rate.
+A product consists of tiles: `ROWS` rows of the left side by W columns (two vectors) of the right side. All sums of a
+tile stay in registers. If the right side is a network's weights, it is packed into panels of W columns, so that a tile
+reads it from end to end. From about forty rows on, a product reaches nine tenths of a core's peak rate.
 
-The tile is written in LLVM's instructions, since no loop of numba keeps its sums in registers. The best of four such
+The tile is written in LLVM's instructions, because no loop of numba keeps its sums in registers. The best of four such
 loops, of four rows by four summed columns at a time, multiplies at 92 instead of 228 GFLOP/s (48 rows, K = 64, N = 192,
-one core with AVX-512). With it a whole update of QMIX takes 1.5 times as long: 28.2 instead of 18.6 ms on 32 episodes
+one core with AVX-512). With that loop an update of QMIX takes 1.5 times as long: 28.2 instead of 18.6 ms on 32 episodes
 of 8m as played, 67.8 instead of 43.9 ms on 32 of 60 steps (medians of 15 rounds in turn, processor time).
 
 Sizes: R rows, K summed columns, N columns, P = ⌈N / W⌉ panels.
@@ -33,25 +33,25 @@ _FEATURES = llvmlite.binding.get_host_cpu_features()
 _BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx") else 16
 _VECTORS = 2
 ROWS = 6 if _BYTES == 32 else 12
-"""Of a tile: with two vectors each and some for the operands they fill 32 registers, of which AVX has but 16."""
+"""Rows of a tile: two vectors per row, and some for the operands, fill 32 registers; AVX has only 16."""
 GROUP = 48
 """Rows of one block of a loop, small enough for the cache: a multiple of ROWS."""
 
 
 def width(dtype: Any) -> int:
-    """Return how many columns of that type a panel has, W."""
+    """Return the number W of columns of a panel for numbers of this dtype."""
     return _VECTORS * _BYTES // int(np.dtype(dtype).itemsize)
 
 
 def padded(columns: int, like: Floats) -> int:
-    """Return the columns of `room` for so many: a multiple of W."""
+    """Return `columns` rounded up to a multiple of W, as in `room`."""
     w = width(like.dtype)
     return -(-columns // w) * w
 
 
 @compiled
 def room(rows: int, columns: int, like: Floats) -> Floats:
-    """Return zeros of the type of `like` for a result of so many rows and columns, and for the padding of `add`."""
+    """Return zeros of the type of `like` for a result (rows, columns), with the padding that `add` needs."""
     w = _VECTORS * _BYTES // like.itemsize
     return np.zeros((rows + ROWS, (columns + w - 1) // w * w), like.dtype)
 
@@ -75,7 +75,7 @@ def _tile_adder(
 ) -> Any:
     """Add to the tile of `out` at `row`, `column`: ROWS rows of `left` (…, K) from `start`, times `right` (K, W).
 
-    Rows of `left` behind `last` count as that one; `depth` is K, at least 1.
+    For rows of `left` after `last`, row `last` is used; `depth` is K, at least 1.
     """
     size = left.dtype.bitwidth // 8
 
@@ -149,7 +149,7 @@ def _tile_adder(
         builder.position_at_end(after)
         for of_row, totals in zip(tile, raised, strict=True):
             for pointer, total in zip(of_row, totals, strict=True):
-                # Last, so that a sum over many groups of rows is one of their sums, whose rounding is less.
+                # Added last: a sum over many groups of rows then adds the groups' sums, with smaller rounding errors.
                 builder.store(builder.fadd(load(pointer), total), pointer).align = size
 
     def generated(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -162,7 +162,7 @@ def _tile_adder(
 def _add_tile_plainly(
     left: Floats, start: int, last: int, depth: int, right: Floats, out: Floats, row: int, column: int
 ) -> None:
-    """Do as the code of `_tile_adder`, in the interpreter."""
+    """Do the same as the code of `_tile_adder`, in the interpreter."""
     rows = np.minimum(np.arange(start, start + ROWS), last)
     tile = out[row : row + ROWS, column : column + right.shape[1]]
     tile += left[rows, :depth] @ right[:depth]
@@ -173,15 +173,15 @@ _add_tile: Any = intrinsic(_tile_adder) if COMPILED else _add_tile_plainly
 
 @compiled
 def add(left: Floats, start: int, rows: int, panels: Floats, out: Floats, out_start: int) -> None:
-    """Add to `rows` rows of `out` from `out_start`: those of `left` from `start`, times what `panels` hold.
+    """Add to `rows` rows of `out` from `out_start`: the rows of `left` from `start`, times the matrix of `panels`.
 
     Args:
         left: (R, at least K).
-        start: row of `left`.
-        rows: so many.
-        panels: (P, K, W), of `panels_of`.
-        out: (…, P W), of `room`. Its next rows, up to a multiple of ROWS, are overwritten with something.
-        out_start: row of `out`.
+        start: first row of `left`.
+        rows: number of rows.
+        panels: (P, K, W), from `panels_of`.
+        out: (…, P W), from `room`. Its next rows, up to a multiple of ROWS, are overwritten with arbitrary values.
+        out_start: first row of `out`.
     """
     n_panels, depth, w = panels.shape
     for p in range(n_panels):
@@ -197,13 +197,13 @@ def add_outer(
 
     Args:
         left: (R, at least `columns`).
-        start: row of `left`.
-        columns: of `left`, from the first.
+        start: first row of `left`.
+        columns: number of columns of `left`, from the first.
         right: (…, N).
-        right_start: row of `right`.
-        rows: GROUP at most.
-        beside: (GROUP, N) and more, of `room`: where the rows of `right` are copied to.
-        out: (`columns`, N) and more, of `room`; the padding is overwritten with arbitrary values.
+        right_start: first row of `right`.
+        rows: number of rows, at most GROUP.
+        beside: (GROUP, N) and more, from `room`: memory for a copy of the rows of `right`.
+        out: (`columns`, N) and more, from `room`; the padding is overwritten with arbitrary values.
     """
     n = right.shape[1]
     for i in range(rows):
@@ -218,7 +218,7 @@ def add_outer(
 
 @compiled
 def fill(left: Floats, panels: Floats, out: Floats) -> None:
-    """Fill `out` (R + ROWS, P W) with `left` (R, K) times what `panels` hold."""
+    """Fill `out` (R + ROWS, P W) with `left` (R, K) times the matrix of `panels`."""
     for start in range(0, len(left), GROUP):
         rows = min(GROUP, len(left) - start)
         out[start : start + rows] = 0
@@ -227,7 +227,7 @@ def fill(left: Floats, panels: Floats, out: Floats) -> None:
 
 @compiled
 def fill_outer(left: Floats, columns: int, right: Floats, beside: Floats, out: Floats) -> None:
-    """Fill `out` with all of left^T right, as `add_outer` adds that of some rows."""
+    """Fill `out` with left^T right over all rows; `add_outer` adds that of some rows."""
     out[:] = 0
     for start in range(0, len(left), GROUP):
         add_outer(left, start, columns, right, start, min(GROUP, len(left) - start), beside, out)

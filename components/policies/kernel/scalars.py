@@ -1,4 +1,4 @@
-"""Functions of one number, of float32 or float64, which none of them widens."""
+"""Functions of one number, float32 or float64, that keep its type."""
 
 import math
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from numba.extending import overload
 
 from components.policies.kernel.compiling import ARITHMETIC, compiled
 
-# Of the types that mix with float32 and float64 without widening the former.
+# float32 constants, which do not widen float32 operands and mix with float64.
 ZERO, ONE, TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 
 
 def exponential(x: Any) -> Any:
-    """Return e to the `x`; of a float32, to 1.2e-7 of it where |x| < 87, and as at ±87 beyond."""
+    """Return e to the `x`; for float32 with a relative error of 1.2e-7 if |x| < 87, and the value at ±87 beyond."""
     return np.exp(x)
 
 
 _LOW, _HIGH = np.float32(-87.0), np.float32(87.0)
-_ROUNDS = np.float32(1.5 * 2.0**23)  # added, it leaves the integer part in the last bits
+_ROUNDS = np.float32(1.5 * 2.0**23)  # adding it leaves the integer part in the last bits
 _PER_LN_2 = np.float32(1.0 / math.log(2.0))
 _LN_2_HEAD, _LN_2_TAIL = np.float32(0.693359375), np.float32(-2.12194440e-4)
 # e^r = 1 + r + r² (…) for |r| <= ln(2) / 2: Moshier's coefficients, of the Cephes library's expf.
@@ -35,7 +35,7 @@ def _exponential(x: Any) -> Callable[[Any], Any]:
         return math.exp(x)
 
     def of_single(x: Any) -> Any:
-        # Nothing here calls the C library or branches, so the compiler does many at once. NaN passes max and min.
+        # No call of the C library and no branch, so the compiler vectorises it. NaN passes max and min.
         x = max(x, _LOW)
         x = min(x, _HIGH)
         shifted = x * _PER_LN_2 + _ROUNDS

@@ -1,4 +1,4 @@
-"""A part of a batch, from its arrays to its share of a TD gradient: one call, in which no other thread is waited for.
+"""A part of a batch, from its arrays to its share of a TD gradient: one call, which waits for no other thread.
 
 Sizes: E episodes of the batch, T steps of the longest, A agents, O observation size, S state size, U actions, H hidden
 units; of the part e episodes, F frames, N = F - e steps, R = F * A rows, M = 1 team value, or A of agents.
@@ -19,14 +19,14 @@ from components.policies.kernel.scalars import ZERO
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
 Arrays = Any
-"""A tuple of arrays, of which numba knows the number and mypy does not; so calls with them are not checked."""
+"""A tuple of arrays. numba knows their number, but mypy does not, so calls with them are not checked."""
 _forward: Any = forward
 _backward: Any = backward
 _mix: Any = mix
 _mix_back: Any = mix_back
 
 UNMIXED, SUMMED, MONOTONIC = 0, 1, 2
-"""How the agents' values become those that are learned: as they are, their sum, or as `MonotonicMixer` does."""
+"""Mixing of the agents' values to the learned values: unchanged, summed, or by `MonotonicMixer`."""
 
 
 @compiled
@@ -49,20 +49,20 @@ def td_part(
 
     Args:
         batch: observations (E (T+1), A, O), states (E (T+1), S), available actions (E (T+1), A, U), actions (E T, A),
-            rewards (E T,), lengths (E,), which are `terminated` (E,), and weights (E,).
-        episodes: (e,), those of the part, the longest first; of equally long ones those that are cut first.
+            rewards (E T,), lengths (E,), `terminated` (E,), and weights (E,).
+        episodes: (e,), episodes of the part, the longest first; among equally long ones, truncated ones first.
         mixing: UNMIXED, SUMMED or MONOTONIC.
         double_q: whether the online network chooses the action whose target value is used.
         gamma: the discount.
-        td_lambda: λ of the returns, as of `lambda_returns`.
-        scale: of the loss.
+        td_lambda: λ of the returns, as in `lambda_returns`.
+        scale: scale of the loss.
         online: the eight parameters of the agents, then the eight of the mixer; of any size unless MONOTONIC.
-        target: those of the target networks.
-        memory: what is overwritten: (R, O); rows of x and its products, as of `forward`; hidden states (R, H) and gates
+        target: the parameters of the target networks.
+        memory: arrays to overwrite: (R, O); rows of x and its products, as in `forward`; hidden states (R, H) and gates
             of the online network, then of the target network, for the rows of two steps and for one; three of (R, U);
-            gradients of the products of x; three of (F, S) and below, and four of the mixer, as of `mix`.
-        share: arrays as `online`, filled. Those of the mixer are left alone unless MONOTONIC.
-        sums: (4,), to which the part's loss before it is scaled is added, its values, its targets, and its |TD errors|.
+            gradients of the products of x; three of (F, S) and below, and four of the mixer, as in `mix`.
+        share: arrays like `online`, filled. Those of the mixer are not written unless MONOTONIC.
+        sums: (4,); added to it are the part's loss before scaling, its values, its targets, and its |TD errors|.
         errors: (E T,), filled at the part's steps with the mean |TD error| of its M values.
     """
     padded, state, available, actions, _, lengths, terminated, _ = batch
@@ -189,9 +189,9 @@ def _to_gradients(
     sums: NDArray[np.float64],
     errors: NDArray[np.float64],
 ) -> None:
-    """Make `values` (N, M) their gradients and `values_tp1` (N, M) the λ-returns; other arrays as of `td_part`.
+    """Replace `values` (N, M) by their gradients and `values_tp1` (N, M) by the λ-returns; see `td_part`.
 
-    A step is visited after the one that follows it: the one that leaves the frame at which it arrives.
+    A step is visited after the step that follows it, which leaves the frame at which it arrives.
     """
     _, _, _, _, reward, _, terminated, weights = batch
     n_steps, n_values = values.shape
@@ -201,14 +201,14 @@ def _to_gradients(
     for k in range(n_steps - 1, -1, -1):
         arrived = len(frames) - n_steps + k
         following, episode = leaving[arrived], frames[arrived] // (longest + 1)
-        step = frames[arrived] - episode - 1  # of the batch: an episode has a step less than frames
+        step = frames[arrived] - episode - 1  # its number in the batch: an episode has one step fewer than frames
         error = 0.0
         for m in range(n_values):
             ahead = 0.0
             if following >= 0:
                 ahead = (1.0 - td_lambda) * values_tp1[k, m] + td_lambda * values_tp1[following, m]
             elif not terminated[episode]:
-                ahead = values_tp1[k, m]  # a cut episode keeps the value of its last frame
+                ahead = values_tp1[k, m]  # a truncated episode uses the value of its last frame
             values_tp1[k, m] = reward[step] + gamma * ahead
             off = values[k, m] - values_tp1[k, m]
             sums[0] += weights[episode] * off * off
