@@ -1,7 +1,7 @@
 """A step of the agents' network in a worker, by NumPy and by torch: `python benchmarks/acting.py`.
 
-Both choose actions for B environments of 8m, with one thread and the same parameters, in turns. It prints the
-medians of the rounds and the median of their ratios, which is below 1 where NumPy is faster.
+NumPy and torch take turns to choose actions for B environments of 8m, with one thread and the same parameters. The
+benchmark prints the medians of the rounds and the median of their ratios, which is below 1 where NumPy is faster.
 """
 
 import argparse

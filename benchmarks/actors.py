@@ -2,15 +2,15 @@
 
     python benchmarks/actors.py
 
-- tell:        a handler tells another actor of its node a message that exists already; until all are handled.
+- tell:        a handler sends an existing message to another actor of its node; timed until all are handled.
   Baselines:   an unbounded `asyncio.Queue` between two tasks, `put_nowait` and `await get()`; the same bounded, with
-               `await put()`; and a bare deque whose reader waits for a future.
-- spawn:       actors, from the first to when all of them have started; no baseline.
+               `await put()`; and a bare deque whose reader waits on a future.
+- spawn:       from the spawning of the first actor until all actors have started; no baseline.
 - idle:        processor time that a node with idle actors uses while nothing happens.
 
-Messages: six plain fields as in training, two of them texts, which a mailbox weighs; and one number. Each measurement
-and its baselines are taken in turn, several times over, and medians are printed. The first two are measured in
-processor time, so that what else the machine does counts less; it still counts.
+There are two messages: one of six plain fields as in training, two of them texts, which a mailbox weighs; and one of a
+single number. Each measurement alternates with its baselines several times, and medians are printed. The first two are
+measured in processor time, which other load on the machine affects less, but still affects.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class EchoMsg(Request[int]):
 
 
 class TellMsg(Request[float]):
-    """Tell the sink so many messages; answered with the seconds until all were handled."""
+    """Request to send `count` messages to the sink; answered with the seconds until all were handled."""
 
     count: int
     numbers: bool
@@ -60,15 +60,15 @@ NUMBER = NumberMsg(n=1)
 
 
 class Sink(Actor[StepMsg | NumberMsg | EchoMsg]):
-    """Hears everything, and answers."""
+    """Handles every message, and answers requests."""
 
     @on(StepMsg)
     def step(self, msg: StepMsg) -> None:
-        """Being told is all."""
+        """Do nothing."""
 
     @on(NumberMsg)
     def number(self, msg: NumberMsg) -> None:
-        """Being told is all."""
+        """Do nothing."""
 
     @on(EchoMsg)
     def echo(self, msg: EchoMsg) -> int:
@@ -76,7 +76,7 @@ class Sink(Actor[StepMsg | NumberMsg | EchoMsg]):
 
 
 class Source(Actor[TellMsg]):
-    """Tells a sink, from within its handler."""
+    """Sends messages to a sink, from within its handler."""
 
     def __init__(self, sink: Ref[StepMsg | NumberMsg | EchoMsg]) -> None:
         self._sink = sink
@@ -87,7 +87,7 @@ class Source(Actor[TellMsg]):
         since = time.process_time()
         for _ in range(msg.count):
             await sink.tell(message)
-        await sink.ask(EchoMsg(n=0))  # behind all others in the same order
+        await sink.ask(EchoMsg(n=0))  # arrives behind all others
         return time.process_time() - since
 
 
@@ -109,7 +109,7 @@ async def queued(count: int) -> float:
 
 
 async def queued_within_bounds(count: int) -> float:
-    """Return messages per second through a queue as long as a mailbox."""
+    """Return messages per second through a queue with the capacity of a mailbox."""
     queue: asyncio.Queue[StepMsg | None] = asyncio.Queue(4096)
 
     async def put() -> None:
@@ -126,7 +126,7 @@ async def queued_within_bounds(count: int) -> float:
 
 
 async def through_a_deque(count: int) -> float:
-    """Return messages per second through a deque, whose reader waits for a future when it is empty."""
+    """Return messages per second through a deque, whose reader waits on a future when it is empty."""
     items: deque[StepMsg] = deque()
     loop = asyncio.get_running_loop()
     news: asyncio.Future[None] | None = None

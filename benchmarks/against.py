@@ -4,10 +4,10 @@
     python benchmarks/against.py HEAD~20 --rounds 15 --algorithms qmix vdn
 
 The other revision is checked out into a temporary folder, which is removed. Each tree has a process of its own, and the
-two take turns in each round, so that what else the machine does falls on both. Time is processor time of all threads of
+two take turns in each round, so that other load on the machine affects both. Time is processor time of all threads of
 the process, which computes with one thread. An update learns from 32 random episodes of 8m with 20 to 60 steps, the
-same in both; acting chooses actions for 8 environments, as a worker does: where a tree has a policy for acting alone,
-by that. A ratio below 1 says that this checkout is faster.
+same in both trees. Acting chooses actions for 8 environments, as a worker does; a tree that has a policy for acting
+alone uses it. A ratio below 1 means that this checkout is faster.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WARM_UP = 2
 
 
 class Timed:
-    """What is timed, in the process of one tree. Its imports are those of the tree."""
+    """The timed calls, in the process of one tree. Modules are imported from that tree."""
 
     def __init__(self, algorithm: str) -> None:
         import numpy as np
@@ -75,7 +75,7 @@ def _batch(spec: Any, kind: Any) -> Any:
     available = rng.random((e, t + 1, spec.n_agents, spec.n_actions)) < 0.5
     available[..., 0] = True
     chosen = (rng.random(available.shape) * available)[:, :-1].argmax(-1)
-    one_for_all = "epsilon" in inspect.signature(kind).parameters  # of older revisions
+    one_for_all = "epsilon" in inspect.signature(kind).parameters  # true in older revisions
     return kind(
         obs=rng.standard_normal((e, t + 1, spec.n_agents, spec.obs_size), dtype=np.float32) * frame[..., None, None],
         state=rng.standard_normal((e, t + 1, spec.state_size), dtype=np.float32) * frame[..., None],
@@ -117,7 +117,7 @@ class Tree:
         )
 
     def times(self, algorithm: str) -> dict[str, float]:
-        """Return what `Timed.times` does there."""
+        """Return the result of `Timed.times` in the process of the tree."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{algorithm}\n")

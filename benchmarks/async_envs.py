@@ -1,12 +1,12 @@
-"""Environments in processes: acting on those that are ready against lock-step, and against Gymnasium's own.
+"""Environments in processes: acting on the ready ones, against lock-step and against Gymnasium's vector environments.
 
     python benchmarks/async_envs.py                  64 environments at the speed of the game, five rounds: 3 minutes
     python benchmarks/async_envs.py --envs 256 --rounds 3
     python benchmarks/async_envs.py --settings       minimum batch and environments in a process: 5 minutes
 
 A step takes as long as one of StarCraft II (`components/envs/game_speed.py`: 10 ms, stragglers up to 50). The policy
-is the first available action, so these are the figures of the environments alone. All ratios are taken within a round,
-in which the rows take turns. `of serial` is of one environment in this process.
+takes the first available action, so the figures are those of the environments alone. The rows take turns in each round,
+and all ratios are taken within a round. `of serial` is the ratio to one environment in this process.
 
 CartPole shows what a step through a process costs where the environment costs nothing.
 """
@@ -104,7 +104,7 @@ def closing(make: Callable[[], Any], rate: Callable[..., float], seconds: float,
 
 
 def rows(n_envs: int, per_process: int, seconds: float) -> dict[str, Rate]:
-    """Return what is measured, by name; the baseline of all ratios first."""
+    """Return the measurements by name; the baseline of all ratios first."""
     ours = partial(AsyncEnv, GAME, n_envs, envs_per_process=per_process)
     theirs = partial(TheirVectorEnv, [SlowSkirmish] * n_envs)
     return {

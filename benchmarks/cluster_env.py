@@ -1,10 +1,10 @@
-"""What a step of ClusterEnv costs beside Gymnasium's own vector environments, with the same agent: PPO's of an example.
+"""The cost of a ClusterEnv step beside Gymnasium's own vector environments, with the same agent: the PPO example's.
 
     python benchmarks/cluster_env.py                                      4 nodes of 16 CartPole-v1, five rounds
     python benchmarks/cluster_env.py --env LunarLander-v3 --envs-per-node 64
 
 A step is the choice of all actions and the step of all environments. The rows take turns in each round, and ratios are
-taken within a round: they are times of `sync`, Gymnasium's `SyncVectorEnv` in this process. `processor` is the
+taken within a round: multiples of the time of `sync`, Gymnasium's `SyncVectorEnv` in this process. `processor` is the
 processor time of all processes. `async` is Gymnasium's `AsyncVectorEnv`, with a process for each environment.
 """
 
@@ -31,7 +31,7 @@ Step = Callable[[], object]
 
 @contextlib.contextmanager
 def theirs(learner: Any, args: argparse.Namespace, mode: str) -> Iterator[Step]:
-    """Give the step of a vector environment of Gymnasium."""
+    """Yield the step function of a Gymnasium vector environment."""
     n_envs = args.nodes * args.envs_per_node
     envs = gym.make_vec(args.env, num_envs=n_envs, vectorization_mode=mode, vector_kwargs=learner.SAME_STEP)
     agent = learner.Agent(envs)
@@ -48,7 +48,7 @@ def theirs(learner: Any, args: argparse.Namespace, mode: str) -> Iterator[Step]:
 
 @contextlib.contextmanager
 def ours(learner: Any, args: argparse.Namespace, *, processes: bool) -> Iterator[Step]:
-    """Give the step of a ClusterEnv."""
+    """Yield the step function of a ClusterEnv."""
     env = {"env_name": args.env, "envs_per_node": args.envs_per_node, "sync": args.sync, "agent": str(LEARNER)}
     with contextlib.closing(ClusterEnv(env, LocalConfig(nodes=args.nodes, processes=processes)).launch()) as envs:
         agent = learner.Agent(envs)
@@ -57,7 +57,7 @@ def ours(learner: Any, args: argparse.Namespace, *, processes: bool) -> Iterator
 
 
 def processor_s() -> float:
-    """Return the processor time of this process and of all below it, in seconds."""
+    """Return the processor time of this process and of all its descendants, in seconds."""
     own = psutil.Process()
     return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True)))
 

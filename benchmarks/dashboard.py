@@ -5,10 +5,10 @@
 It trains QMIX on 8m with one worker and measures three things:
 
 - the processor time of the dashboard's process while a browser shows the run (headless Chromium, whose own time is
-  told apart);
-- what the run itself spends to answer one look. The dashboard looks every two seconds, which is lost among the run's
-  own time, so the run is asked up to fifty times a second in several intervals, and the processor time of an
-  environment step is compared between these and others;
+  measured separately);
+- the processor time that the run spends to answer one look. The dashboard looks every two seconds, too rarely to show
+  in the run's own time. So the run is asked up to fifty times a second in several intervals, and the processor time of
+  an environment step is compared between these intervals and others;
 - the processor time of the run. The cost is the sum of the first two as a share of it.
 """
 
@@ -151,7 +151,7 @@ async def _at_next_record(run: RunDirectory, process: psutil.Process) -> tuple[i
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Return the processor seconds of a process and of all that it has started."""
+    """Return the processor seconds of a process and of all its descendants."""
     total = 0.0
     for each in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -3,9 +3,9 @@
     python benchmarks/difficulty.py --episodes 128
     python benchmarks/difficulty.py --scenarios corridor 2c_vs_64zg --rulesets liberty lotv
 
-*Nearest* has each agent attack the nearest enemy that it may attack; *focus* the one with the least health and shield.
-An agent that may attack nobody walks along the longer axis towards the nearest enemy, or along the other axis if that
-way is closed. Medivacs heal the friend that has least health, and else follow the nearest friend. Prints a row of a
+With *nearest* each agent attacks the nearest enemy in reach; with *focus*, the enemy in reach with the least health and
+shield. An agent with no enemy in reach walks along the longer axis towards the nearest enemy, or along the other axis
+if that way is closed. Medivacs heal the ally with the least health, and else follow the nearest ally. Prints a row of a
 table for each map: wins, and for random play also return, steps, and dead allies and enemies of an episode.
 """
 
@@ -43,12 +43,12 @@ def at_random(env: Skirmish, rng: np.random.Generator) -> Actions:
 
 
 def nearest(env: Skirmish, rng: np.random.Generator) -> Actions:
-    """Return the actions of the script that attacks the nearest, (B, A)."""
+    """Return the actions of the script that attacks the nearest enemy, (B, A)."""
     return _scripted(env, by_health=False)
 
 
 def focus(env: Skirmish, rng: np.random.Generator) -> Actions:
-    """Return the actions of the script that attacks the weakest, (B, A)."""
+    """Return the actions of the script that attacks the weakest enemy, (B, A)."""
     return _scripted(env, by_health=True)
 
 
@@ -85,7 +85,7 @@ def _walk(
     *,
     only: int | None = None,
 ) -> Actions:
-    """Return the step towards the nearest of those that are `far` away, (B, A); *stop* if no way is open."""
+    """Return the step towards the nearest unit, by the distances `far`, (B, A); *stop* if no way is open."""
     available = env.available if only is None else env.available[:, [only]]
     who = far.argmin(axis=2)[..., None]
     to_x, to_y = (np.take_along_axis(v, who, axis=2)[..., 0] for v in (dx, dy))

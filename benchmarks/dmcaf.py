@@ -10,13 +10,12 @@ The settings are the simulator as it is (`simulator`), and the simulator at the 
 `--single-process`.
 
 - The table measures the environment steps that each mode collects in a second while it learns, for `--seconds` each.
-- The figure needs whole runs, of as many environment steps in each mode. There is a picture for each scenario: win rate
-  and return of greedy tests, against environment steps and against minutes.
+- The figure needs whole runs, of equally many environment steps in each mode. Each scenario has a picture: win rate and
+  return of greedy tests, against environment steps and against minutes.
 - Fig. 9 needs whole runs, too: Hierq-1, AWL-hierq-4, AWL-hierq-12, and flat QMIX on the workers of the last. Its table
-  says when each reached the level at which the rules are beaten in 80 % of the battles, and how often the best
-  parameters of each run win.
+  says when each mode reached a win rate of 80 % against the rules, and how often the best parameters of each run win.
 
-Measurements and runs that are done are not made again, so that a command that was stopped goes on. The output goes to
+Finished measurements and runs are not repeated, so a command that was stopped can be started again. The output goes to
 `--output`: `table.md`, `table.json`, and `SETTING_SCENARIO.png` with its table beside it; for Fig. 9 `SETTING_maca.md`.
 
 The rates are those of this machine: let nothing else run on it.
@@ -48,7 +47,7 @@ HERE = Path(__file__).resolve().parent
 STEPS = {"3m": 400_000, "8m": 1_000_000, "2s3z": 1_500_000, "5m_vs_6m": 3_000_000}
 """Environment steps of the runs of the figure, as in `learning.py`."""
 PAPER = {"3m": (1.8, 6.6), "8m": (1.6, 6.5), "2s3z": (1.8, 7.6), "5m_vs_6m": (2.0, 6.4)}
-"""Speeds of AW-QMIX and AWL-QMIX in the paper, in those of QMIX: the quotients of its Table III."""
+"""Speeds of AW-QMIX and AWL-QMIX in the paper, as multiples of QMIX's: quotients from its Table III."""
 SETTINGS = {"simulator": "--no-game-speed", "game": "--game-speed"}
 PARTS = ("table", "figure", "maca")
 POLL_S = 5.0
@@ -64,12 +63,12 @@ class Mode:
     in_turn: bool
     """Whether one process plays and learns in turn."""
     env: str = ""
-    """The environment of its scenarios, `air_combat:`; of SMAC's, none."""
+    """Prefix of its scenarios in `--env`, `air_combat:`; empty for scenarios of SMAC."""
     flags: tuple[str, ...] = ()
     """Further flags of `orchestra run`."""
 
     def words(self, setting: str, scenario: str, seed: int) -> list[str]:
-        """Return what follows `orchestra run`, the experiment first."""
+        """Return the arguments of `orchestra run`, the experiment first."""
         where = ["--env", self.env + scenario] if self.env else ["--scenario", scenario]
         flags = [*where, SETTINGS[setting], *self.flags, "--seed", str(seed)]
         return [str(EXPERIMENTS / "dmcaf" / self.experiment), *flags, *(["--single-process"] if self.in_turn else [])]
@@ -83,7 +82,8 @@ TABLE = (QMIX, AW, AWL)
 FIGURE = (QMIX, AW, AWL, COMA)
 AIR = "air_combat:"
 OF_AIR = ("--updates-per-episode", "0.5")
-"""With 1 a learner on two cores, which the workers use as well, keeps up with about 500 steps a second."""
+"""Flags of air combat. With 1 update per episode, a learner that shares two cores with the workers keeps up with only
+about 500 steps a second."""
 MACA = (
     Mode("Hierq-1", "maca_hierq.py", 1, in_turn=True, env=AIR, flags=OF_AIR),
     Mode("AWL-hierq-4", "maca_awl_hierq_4.py", 4, in_turn=False, env=AIR, flags=OF_AIR),
@@ -96,16 +96,16 @@ LEVEL = 0.8
 
 
 class Remaining:
-    """Prints which part of the work goes on, at what rate, and how long the rest will take.
+    """Prints the current part of the work, its rate, and the remaining time.
 
     Args:
-        seconds: what each part is expected to take.
+        seconds: expected duration of each part.
     """
 
     def __init__(self, seconds: Sequence[float]) -> None:
         self._left = list(seconds)
         self._count = len(self._left)
-        self._expected = self._spent = 0.0  # of the parts that are done
+        self._expected = self._spent = 0.0  # seconds of the finished parts
         self._since = 0.0
 
     def begin(self, what: str) -> None:
@@ -114,7 +114,7 @@ class Remaining:
         print(f"{number} of {self._count}: {what}; {as_time(sum(self._left) * self._pace)} left", flush=True)
 
     def advance(self, steps: int, goal: int, rate: float) -> None:
-        """Say how far a run is."""
+        """Print the progress of a run."""
         rest = max(goal - steps, 0) / rate if rate > 0 else self._left[0] * self._pace
         later = sum(self._left[1:]) * self._pace
         text = (
@@ -128,7 +128,7 @@ class Remaining:
 
     @property
     def _pace(self) -> float:
-        """Seconds that a second of what was expected takes."""
+        """Actual seconds per expected second."""
         return self._spent / self._expected if self._expected else 1.0
 
 
@@ -201,7 +201,7 @@ def table_rows(cells: Sequence[Cell], done: dict[str, dict[str, float]]) -> list
 
 
 def table_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as a page shows them."""
+    """Return the rows as a Markdown table."""
     head = ["setting", "scenario", *(mode.label for mode in TABLE)]
     head += [f"{mode.label} : QMIX (paper)" for mode in (AW, AWL)]
     lines = [head, ["---"] * len(head)]
@@ -221,7 +221,7 @@ def table_markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def finished(runs: Path) -> dict[tuple[str, ...], Path]:
-    """Return the finished runs below `runs`, by what was asked of each."""
+    """Return the finished runs below `runs`, by their arguments."""
     found = {}
     for summary in sorted(runs.glob("*/*/summary.json")):
         if json.loads(summary.read_text())["reached_goal"]:
@@ -230,10 +230,10 @@ def finished(runs: Path) -> dict[tuple[str, ...], Path]:
 
 
 def play(words: list[str], runs: Path, goal: int, remaining: Remaining) -> None:
-    """Make a run to its end, and say how far it is.
+    """Make a run to its end, and print its progress.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: the run failed.
     """
     before = set(runs.glob("*/*"))
     runs.mkdir(parents=True, exist_ok=True)
@@ -260,13 +260,13 @@ def play(words: list[str], runs: Path, goal: int, remaining: Remaining) -> None:
 
 
 def curve_words(cell: Cell, steps: int, runs: Path) -> list[str]:
-    """Return what follows `orchestra run` in a run of the figure."""
+    """Return the arguments of `orchestra run` for a run of the figure."""
     words = cell.mode.words(cell.setting, cell.scenario, cell.seed)
     return [*words, "--steps", str(steps), "--runs-dir", str(runs / cell.setting / cell.scenario / cell.mode.label)]
 
 
 def draw(cells: Sequence[Cell], steps: dict[str, int], runs: Path, output: Path) -> dict[str, list[Path]]:
-    """Make the runs that are missing, and draw those of each setting and scenario when all of them are there.
+    """Make the missing runs, and draw the runs of each setting and scenario once all of them are finished.
 
     Returns all runs, by setting and label: `game AWL-hierq-4`.
     """
@@ -297,7 +297,7 @@ def draw(cells: Sequence[Cell], steps: dict[str, int], runs: Path, output: Path)
 
 
 def expected_s(cell: Cell, steps: int) -> float:
-    """Return about how long a run takes: at game speed by that, else at some thousand steps a second."""
+    """Return about how long a run takes: by the game's speed in that setting, else by some thousand steps a second."""
     return steps * MEAN_S / cell.mode.envs if cell.setting == "game" else steps / 2000
 
 
@@ -305,7 +305,7 @@ def expected_s(cell: Cell, steps: int) -> float:
 
 
 def reached_at(win_rate: NDArray[np.float64]) -> int | None:
-    """Return the last of the first `WINDOW` tests in succession whose mean is `LEVEL` or more; None without any."""
+    """Return the last of the first `WINDOW` successive tests that average `LEVEL` or more; None if there are none."""
     if len(win_rate) < WINDOW:
         return None
     means = np.convolve(win_rate, np.full(WINDOW, 1.0 / WINDOW), "valid")
@@ -316,15 +316,14 @@ def reached_at(win_rate: NDArray[np.float64]) -> int | None:
 def maca_rows(runs: dict[str, list[Path]], setting: str) -> list[dict[str, Any]]:
     """Return a row for each mode: when its runs reached `LEVEL`, in medians, and how often their best parameters win.
 
-    A run reached it at the last of the first `WINDOW` tests in succession whose mean is `LEVEL` or more. A mode reached
-    it if more than half of its runs did.
+    A run reaches `LEVEL` at the test that `reached_at` returns. A mode reaches it if more than half of its runs do.
     """
     rows: list[dict[str, Any]] = []
     for mode in MACA:
         folders = runs[f"{setting} {mode.label}"]
         trials = [read_trial(folder) for folder in folders]
         first = [reached_at(trial.win_rate) for trial in trials]
-        # A run that never reached it took longer than any that did.
+        # A run that never reached it counts as longer than every run that did.
         steps, minutes = (
             median([inf if k is None else float(axis[k]) for axis, k in zip(axes, first, strict=True)])
             for axes in ([trial.env_steps for trial in trials], [trial.minutes for trial in trials])
@@ -345,7 +344,7 @@ def maca_rows(runs: dict[str, list[Path]], setting: str) -> list[dict[str, Any]]
 
 
 def maca_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as a page shows them, each with how many times sooner than the one before it was."""
+    """Return the rows as a Markdown table; each row says how many times sooner than the row before it was."""
     head = ["runs", f"at {LEVEL:.0%}", "after steps", "minutes", "sooner than the line before", "best parameters win"]
     lines, before = [head, ["---"] * len(head)], inf
     for row in rows:

@@ -6,14 +6,14 @@
 Three programs train QMIX with equal hyper-parameters, one thread for torch in each process:
 
 - plain: `plain_loop.py`, one process, no actor and no message; the baseline.
-- deterministic: the five actors in one process, every message encoded where it crosses nodes. Its time is broken down;
-  messages and runtime take the rest.
+- deterministic: the five actors in one process, every message encoded where it crosses nodes. Its time is broken down
+  into parts; the rest is messages and runtime.
 - spread: the five actors as `orchestra run` lays them out by default, a process for each node.
 
-The second command trains at the classic ratio, one gradient step for each episode; the first at that of the experiment.
+The first command trains at the ratio of the experiment; the second at the classic one, a gradient step per episode.
 
-They run in turn, `--pairs` times; medians and ratios are printed. Time is from the first environment step to the last
-gradient step, so that starting up and compiling do not count.
+The programs run in turn, `--pairs` times; medians and ratios are printed. Time is from the first environment step to
+the last gradient step, so start-up and compilation do not count.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Account:
         self._inside = threading.local()
 
     def watch(self, kind: type, method: str, part: str) -> None:
-        """Count the time that `kind.method` takes as `part`; a watched call within another is the outer one's."""
+        """Count the time of `kind.method` as `part`; a watched call inside another counts for the outer one only."""
         original: Callable[..., Any] = getattr(kind, method)
 
         @functools.wraps(original)
@@ -142,7 +142,7 @@ def run_plain(flags: dict[str, Any]) -> dict[str, float]:
         "hidden": "hidden_size",
         "epsilon-steps": "epsilon_steps",
     }
-    # Where the experiment says None, both have the same default.
+    # A value of None is not passed: both programs then have the same default.
     given = [f"--{flag}={values[name]}" for flag, name in names.items() if values[name] is not None]
     command = [sys.executable, str(HERE / "plain_loop.py"), "--threads=1", f"--eval-interval={NEVER}", *given]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""3m over three hosts of each engine: how soon they join, how fast it learns, and what the loss of a host costs.
+"""3m over three hosts of each engine: time to join, speed of learning, and the cost of losing a host.
 
     python benchmarks/engines.py                       all engines that this machine can have, one seed each
     python benchmarks/engines.py slurm ray --seeds 1 2 3
@@ -7,8 +7,8 @@ Each engine is the one of the tests (`make test-engines` installs it): three vir
 Ray, or pods as processes of this machine (`tests/support`). The run learns with the defaults of `qmix_3m` and one
 worker of 20 environments on each host. `--kill-after` seconds after its hosts have begun to play, the last host is
 killed with all its processes, and with the daemon of its node; a pod is replaced, the others are not. The head knows
-of the kill when `hosts.json` says that the host is gone. All hosts share the processors of this machine, so a rate says
-nothing of how a run scales, and beside other programs little of anything; the load is printed.
+of the kill when `hosts.json` says that the host is gone. All hosts share the processors of this machine, so a rate does
+not show how a run scales, and it means little while other programs run; the load is printed.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Started:
 
 
 class _Named(Command):
-    """A command whose run is called `run`."""
+    """A command whose run is named `run`."""
 
     @property
     def run(self) -> Path:
@@ -133,7 +133,7 @@ ENGINES: dict[str, tuple[Callable[[], str], Callable[[Path, Sequence[str]], Abst
     "ray": (ray_cluster.why_unavailable, on_ray),
     "kubernetes": (lambda: pod_runner.why_unavailable() or kubernetes_missing(), on_pods),
 }
-"""Why an engine cannot be had here, and what starts a run on it."""
+"""For each engine: the function that says why it is unavailable here, and the one that starts a run on it."""
 
 
 def measured(engine: str, seed: int, steps: int, kill_after: float, folder: Path) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def measured(engine: str, seed: int, steps: int, kill_after: float, folder: Path
     words += ["--workers", "1", "--envs-per-worker", "20", "--min-hosts", "1", "--code", "installed"]
     load = os.getloadavg()[0]
     with ENGINES[engine][1](folder, words) as started:
-        run, asked_at = started.run, time.time()  # the cluster is up, and the command was started just now
+        run, asked_at = started.run, time.time()  # the cluster runs, and the command has just been started
         run.until(lambda: run.playing() >= {HOSTS - 1, HOSTS - 2}, LONG_S)
         asked_of = {event["slot"] for event in _events(run, "joined")}
         playing_at = max(map(_seconds, _events(run, "playing")))

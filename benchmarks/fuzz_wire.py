@@ -165,14 +165,14 @@ class Fuzzer:
             self.frames += 1
 
     def contents(self, count: int) -> None:
-        """Pass on `count` frames whose headers hold wrong values."""
+        """Pass `count` frames with wrong values in their headers to a link."""
         rng = self._rng
         for _ in range(count):
             if self._link is None or self._link.ended:
                 self._begin(Pipe())
             assert self._link is not None
             kind, header, payload = rng.choice(self._sound)
-            if kind in (Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG):  # whose headers are no msgpack
+            if kind in (Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG):  # their headers are not msgpack
                 packed = rng.randbytes(rng.randrange(10))
             elif kind is Kind.SHM_DATA:
                 numbers = (rng.choice((0, 1, 4, PAGE, 63 * PAGE, 2**64 - PAGE, rng.randrange(2**64))) for _ in range(2))
@@ -252,7 +252,7 @@ class Fuzzer:
             case 2:
                 del changed[rng.randrange(len(changed)) :]
             case 3:
-                changed[4:16] = rng.randbytes(rng.choice((1, 2, 4))).ljust(12, b"\0")  # the lengths
+                changed[4:16] = rng.randbytes(rng.choice((1, 2, 4))).ljust(12, b"\0")  # the length fields
         return bytes(changed)
 
     def _mutated(self, value: Any, depth: int) -> Any:
@@ -338,7 +338,7 @@ def with_atheris(seed: int, seconds: int) -> None:
 
     for function in _functions_of(codec):
         atheris.instrument_func(function)
-    atheris.Setup([sys.argv[0], f"-seed={seed + 1}", f"-max_total_time={seconds}"], decode)  # 0 is a seed of its choice
+    atheris.Setup([sys.argv[0], f"-seed={seed + 1}", f"-max_total_time={seconds}"], decode)  # 0: a random seed
     atheris.Fuzz()
 
 

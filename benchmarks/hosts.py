@@ -1,4 +1,4 @@
-"""Runs over several hosts: what they cost, how collecting scales with hosts, and how soon a lost host plays again.
+"""Runs over several hosts: their costs, how collecting scales with hosts, and the time until a lost host plays again.
 
     python benchmarks/hosts.py                            everything, on an idle machine
     python benchmarks/hosts.py --quick                    few hosts, one round
@@ -9,18 +9,18 @@
 
 Three parts, each in a file of its own:
 
-- costs (`hosts_costs.py`): what starting, resting, experience and parameters cost, beside a baseline of the same run.
+- costs (`hosts_costs.py`): costs of starting, resting, experience and parameters, beside a baseline of the same run.
 - scaling (`hosts_scaling.py`): `qmix_3m` at the speed of the game, without training, with 4 workers of 4 environments
-  on each host. A step waits for 10 ms in the mean (`components/envs/game_speed.py`), so that one machine carries many
+  on each host. A step waits for 10 ms on average (`components/envs/game_speed.py`), so that one machine carries many
   hosts. Rounds are interleaved: each has all numbers of hosts, with free links and with links of 50 Mbit/s and 5 ms.
-  The rate is c h^a; it passes with an exponent a of 0.97 or more while the processors are used for less than 70 %, and
-  if the limited links cost 3 % at most.
+  The law c h^a is fitted to the rates. The part passes with an exponent a of 0.97 or more while the processors are
+  used for less than 70 %, and if the limited links cost 3 % at most.
 - return (`hosts_return.py`): the time from when a lost host can be reached again until the rate of three hosts is back.
 
-Hosts are network namespaces with ssh servers, which needs root, or simulated hosts. Starting is measured on simulated
-hosts always, since ssh is not part of it.
+Hosts are network namespaces with ssh servers, which needs root, or simulated hosts. Starting is always measured on
+simulated hosts, because ssh is not part of it.
 
-Before each measurement the program looks at what other programs use of the processors. A verdict says NOT IDLE where
+Before each measurement the program checks how much of the processors other programs use. A verdict says NOT IDLE where
 that is more than 5 %. The exit code is 1 if a target was missed, whether or not the machine was idle.
 """
 

@@ -1,4 +1,4 @@
-"""What runs over hosts cost, for `hosts.py`: starting, connections, resting, experience and parameters.
+"""The costs of runs over hosts, for `hosts.py`: starting, connections, resting, experience and parameters.
 
 The load is that of `hosts_load.py`, which has neither a simulator nor a learner. Every figure is beside a baseline of
 the same run of this program, and is judged as their ratio.
@@ -20,7 +20,7 @@ from hosts_run import HERE, HostedRun, Place, Places, hosted, judged, networked,
 LOAD = HERE / "hosts_load.py"
 MB = 1e6
 EPISODES_S = 60.0
-"""Seconds for episodes to arrive, besides one for each of a worker."""
+"""Seconds for episodes to arrive, plus one second for each episode of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Cost:
     measured: float
     baseline: float
     bound: float
-    """Of the ratio of both, at most."""
+    """Largest ratio of `measured` to `baseline` that passes."""
     about: str
-    """What both are."""
+    """What `measured` and `baseline` are."""
     others: float = 0.0
-    """Part of the processors that other programs used before."""
+    """Share of the processors that other programs used just before."""
 
     @property
     def ratio(self) -> float:
@@ -57,7 +57,7 @@ def starting(scratch: Path, counts: list[int], rounds: int) -> Iterator[Cost]:
     of_agent: dict[int, list[float]] = {count: [] for count in counts}
     of_head: dict[int, list[float]] = {count: [] for count in counts}
     for number in range(-1, rounds):
-        for count in counts if number >= 0 else counts[:1]:  # a run before all others fills caches
+        for count in counts if number >= 0 else counts[:1]:  # a first run, not counted, fills caches
             with simulated(count, scratch) as place, started(place) as run:
                 run.until(partial(have_joined, run, count), "agents to join")
                 head, agent = seconds_of(run.process), statistics.median(map(seconds_of, run.agents()))
@@ -81,37 +81,37 @@ def starting(scratch: Path, counts: list[int], rounds: int) -> Iterator[Cost]:
 
 
 def timed(run: HostedRun) -> list[tuple[str, datetime]]:
-    """Return the states that hosts have come to, and when."""
+    """Return the state changes of hosts, each with its time."""
     return [(event["state"], datetime.fromisoformat(event["at"])) for event in run.host_events()]
 
 
 def have_joined(run: HostedRun, count: int) -> bool:
-    """Return whether so many hosts have joined."""
+    """Return whether `count` hosts have joined."""
     return len(run.log("host joined")) >= count
 
 
 def _are_written(run: HostedRun, count: int) -> bool:
-    """Return whether the head has written down that so many hosts have joined, which it does now and then."""
+    """Return whether `hosts.json`, which the head writes now and then, has `count` joined hosts."""
     return len([state for state, _ in timed(run) if state == "joined"]) >= count
 
 
 def started(place: Place, *flags: str) -> AbstractContextManager[HostedRun]:
-    """Run the load, with a place for its notes."""
+    """Run the load, with a folder for its notes."""
     return hosted(place, LOAD, *flags, notes=True)
 
 
 def all_workers(run: HostedRun, count: int) -> None:
-    """Wait until so many workers have joined."""
+    """Wait until `count` workers have joined."""
     run.until(lambda: any(note["workers"] == count for note in run.notes("root", "workers")), f"{count} workers")
 
 
 def go(run: HostedRun) -> None:
-    """Have the root publish."""
+    """Make the root publish."""
     (run.notes_folder / "go").touch()
 
 
 def connections(scratch: Path, counts: list[int]) -> Iterator[Cost]:
-    """Count the head's connections to two hosts with so many workers each."""
+    """Count the head's connections to two hosts, for each number of workers in `counts`."""
     for workers in counts:
         with simulated(2, scratch) as place, started(place, f"--workers={workers}") as run:
             all_workers(run, 2 * workers)
@@ -119,7 +119,7 @@ def connections(scratch: Path, counts: list[int]) -> Iterator[Cost]:
 
 
 def resting(places: Places, scratch: Path, seconds: float) -> Iterator[Cost]:
-    """Measure two hosts of which nothing is asked."""
+    """Measure two idle hosts."""
     with places(2, scratch) as place, started(place, "--workers=4") as run:
         all_workers(run, 8)
         go(run)
@@ -161,7 +161,7 @@ def _have_arrived(run: HostedRun, episodes: int) -> bool:
 
 
 def parameters(places: Places, scratch: Path, counts: list[int]) -> Iterator[Cost]:
-    """Count the bytes of parameters for a host with so many workers."""
+    """Count the bytes of parameters for a host, for each number of workers in `counts`."""
     size, versions = 1_000_000, 10
     for workers in counts:
         flags = (f"--workers={workers}", f"--parameters={size}", f"--versions={versions}", "--publish-s=0.5")
@@ -187,7 +187,7 @@ def _loaded_everywhere(run: HostedRun, version: int, workers: int) -> bool:
 
 def slow_link(scratch: Path, workers: int) -> Iterator[Cost]:
     """Measure 10 MB over a link of 20 Mbit/s, beside a host with a free link."""
-    size, rate = 10_000_000, 19.1e6 / 8  # bytes a second that such a link carries
+    size, rate = 10_000_000, 19.1e6 / 8  # bytes a second of such a link
     flags = (f"--workers={workers}", f"--parameters={size}", "--versions=6", "--publish-s=8")
     with networked(2, scratch) as place, started(place, *flags) as run:
         all_workers(run, 2 * workers)
@@ -211,7 +211,7 @@ def slow_link(scratch: Path, workers: int) -> Iterator[Cost]:
 
 
 def skipped_versions(scratch: Path) -> Iterator[Cost]:
-    """Publish faster than a slow link carries."""
+    """Publish versions faster than a slow link transfers them."""
     size = 4_000_000
     flags = ("--workers=2", f"--parameters={size}", "--versions=16", "--publish-s=0.5")
     with networked(1, scratch) as place, started(place, *flags) as run:
@@ -226,7 +226,7 @@ def skipped_versions(scratch: Path) -> Iterator[Cost]:
 
 
 def costs(options: argparse.Namespace, places: Places, scratch: Path) -> list[Cost]:
-    """Measure all costs; print each row when it is there."""
+    """Measure all costs; print each row as soon as it is measured."""
     few = options.quick
     parts: list[Iterator[Cost]] = [
         starting(scratch, [1, 4] if few else [1, 4, 16], 1 if few else 3),

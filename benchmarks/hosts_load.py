@@ -1,7 +1,7 @@
-"""The load of `hosts.py`: an experiment without a simulator or a learner, whose messages have the sizes that flags say.
+"""The load of `hosts.py`: an experiment without a simulator or a learner. Flags set the sizes of its messages.
 
 Each host has a `WorkerProxy` and workers, as in `qmix_8m`. The root publishes parameters and counts the experience that
-arrives. What happens is written down in `--notes`, a folder of this machine, whose clock all processes share.
+arrives. Actors write their events to the folder `--notes` of this machine, whose clock all processes share.
 """
 
 import json
@@ -18,7 +18,7 @@ from orchestra import Actor, Hosts, HostShape, Message, Ref, Topology, freeze, o
 
 STEPS, AGENTS = 30, 8
 LOOK_S = 0.1
-"""Seconds between two looks for the file `go`."""
+"""Seconds between two checks for the file `go`."""
 
 
 class NextMsg(Message):
@@ -36,13 +36,13 @@ class Notes:
 
 
 class Root(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg | NextMsg]):
-    """In the Orchestrator's place. It publishes once there is a file `go` in the folder of the notes.
+    """Stands for the Orchestrator. It publishes once the folder of the notes has a file `go`.
 
     Args:
         notes: the folder of the notes.
         parameters: bytes of a version.
-        versions: how many are published.
-        publish_s: seconds between two of them.
+        versions: number of versions to publish.
+        publish_s: seconds between two versions.
     """
 
     def __init__(self, *, notes: str, parameters: int, versions: int, publish_s: float) -> None:
@@ -87,13 +87,13 @@ class Root(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg | NextMsg]):
 
 
 class Player(Actor[LoadParamsMsg | CollectMsg | NextMsg]):
-    """In a worker's place. It begins to play with the first parameters.
+    """Stands for a worker. It begins to play with the first parameters.
 
     Args:
         to: the proxy.
         notes: the folder of the notes.
-        episodes: how many it plays.
-        episode_s: seconds between two of them.
+        episodes: number of episodes to play.
+        episode_s: seconds between two episodes.
     """
 
     def __init__(self, *, to: Ref[Any], notes: str, episodes: int, episode_s: float) -> None:

@@ -1,6 +1,6 @@
-"""How soon a lost host plays again, for `hosts.py`.
+"""The time until a lost host plays again, for `hosts.py`.
 
-One host of three is lost, its link cut and its processes killed, or its agent killed where hosts are simulated. It can
+One host of three is lost: its link is cut and its processes are killed; if it is simulated, its agent is killed. It can
 be reached again once the others have played alone for a while.
 """
 
@@ -17,31 +17,31 @@ from hosts_run import PLAYING, QMIX, WORKERS, HostedRun, Place, Places, hosted
 HOSTS = 3
 TARGET_S = 30.0
 BACK = 0.95
-"""Part of the rate before the loss at which the rate is back."""
+"""Share of the rate before the loss from which on the rate counts as back."""
 SEEN = 0.9
-"""Part of the rate before the loss that the others may have at most: else the loss does not show in the rate."""
+"""Largest rate of the other hosts, as a share of the rate before the loss, at which the loss counts as visible."""
 WINDOW_S = 8.0
-"""Seconds of a rate, at least: two records of the run."""
+"""Shortest time over which a rate is taken, in seconds: two records of the run."""
 AFTER_S = 60.0
 """Seconds for which a returned host is watched."""
 LIMIT_S = 540.0
-"""Seconds that all of this may take."""
+"""Seconds that the whole measurement may take."""
 Records = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """What happened to the rate, in environment steps a second."""
+    """Rates before, during and after the loss, in environment steps a second."""
 
     before: float
     without: float
-    """While the host was known to be gone."""
+    """The rate while the host was known to be gone."""
     after: float
     """The rate of the last window."""
     workers_s: float
-    """Seconds from when the host could be reached until its workers had joined, to within a record of 5 s."""
+    """Seconds from when the host could be reached until its workers had joined, exact to one record, 5 s."""
     rate_s: float | None
-    """Seconds from then until the first window with 95 % of the rate before begins; None if there is none."""
+    """Seconds from when the host could be reached until a window with 95 % of the old rate begins; None without one."""
 
     @property
     def missed(self) -> str:
@@ -61,10 +61,10 @@ class Return:
 
 
 def returning(options: argparse.Namespace, places: Places, scratch: Path) -> Return:
-    """Lose one host of three, have it come back, and return what happened to the rate.
+    """Lose one host of three, let it come back, and return the rates.
 
     Raises:
-        SystemExit: nothing was collected in some part of it, or all of it took longer than `LIMIT_S`.
+        SystemExit: nothing was collected in a phase, or the measurement took longer than `LIMIT_S`.
     """
     end = time.monotonic() + LIMIT_S
     with places(HOSTS, scratch) as place, hosted(place, QMIX, *PLAYING) as run:
@@ -73,7 +73,7 @@ def returning(options: argparse.Namespace, places: Places, scratch: Path) -> Ret
             run.until(condition, what, end - time.monotonic())
 
         def rate(seconds: float, what: str) -> float:
-            """Let the run go on for so long, and return the rate meanwhile."""
+            """Let the run go on for `seconds`, and return its rate in that time."""
             since = _now(run)
             until(lambda: _now(run) >= since + seconds, what)
             records = run.records()

@@ -1,6 +1,6 @@
-"""Runs of `orchestra run` over several hosts on one machine, for `hosts.py`: where they run, and what they use.
+"""Runs of `orchestra run` over several hosts on one machine, for `hosts.py`: their hosts, and their use of resources.
 
-Hosts are network namespaces with a ssh server each, as in the tests (`tests/support/virtual_network`), which needs
+Hosts are network namespaces with an ssh server each, as in the tests (`tests/support/virtual_network`), which needs
 root, or simulated hosts (`--launch local`), which share the network of the machine.
 """
 
@@ -26,22 +26,22 @@ from virtual_network import namespaces, ssh_servers  # noqa: E402 (found by the 
 from virtual_network.namespaces import Host, Network  # noqa: E402 (found by the path above)
 
 STARTING_S = 240.0
-"""Seconds within which whatever is waited for must happen."""
+"""Default time limit of a wait, in seconds."""
 ENDING_S = 60.0
 POLL_S = 0.1
 QMIX = HERE.parent / "experiments" / "qmix_3m.py"
 WORKERS = 4
-"""On each host that plays `QMIX`."""
+"""Workers of each host that plays `QMIX`."""
 NEVER = 10**9
 PLAYING = [
     *("--game-speed", "--workers", str(WORKERS), "--envs-per-worker", "4"),
     *(f"--{flag}={NEVER}" for flag in ("steps", "eval-interval", "checkpoint-interval", "learning-starts")),
 ]
-"""Flags of `QMIX` that only plays, at the speed of the game."""
+"""Flags with which `QMIX` only plays, at the speed of the game."""
 IDLE = 0.05
-"""Part of the processors that other programs may use while this machine counts as idle."""
+"""Largest share of the processors that other programs may use on an idle machine."""
 LOOK_S = 2.0
-"""Seconds for which one looks at what other programs use."""
+"""Seconds over which the use of the processors by other programs is measured."""
 Record = dict[str, Any]
 
 
@@ -51,7 +51,7 @@ def used_by_others() -> float:
 
 
 def judged(holds: bool, others: float) -> str:
-    """Return the verdict on a target, with a warning where other programs used more than an idle machine has."""
+    """Return the verdict on a target, with a warning if other programs used more than `IDLE`."""
     return ("holds" if holds else "missed") + ("" if others <= IDLE else f", NOT IDLE: others used {others:.0%}")
 
 
@@ -62,13 +62,13 @@ def why_no_networks() -> str:
 
 @dataclass(slots=True)
 class Place:
-    """Where the hosts of a run are.
+    """The hosts of a run.
 
     Attributes:
-        flags: of `orchestra run`, which name the hosts.
+        flags: flags of `orchestra run` that name the hosts.
         prefix: words before a command that runs beside the head.
         hosts: the namespaces of the hosts, in the order of their slots; none for simulated hosts.
-        scratch: the folder of all hosts for their files, in which compiled code is kept for later runs.
+        scratch: folder for the files of all hosts; it keeps compiled code for later runs.
     """
 
     flags: list[str]
@@ -85,13 +85,13 @@ Places = Callable[..., AbstractContextManager[Place]]
 
 @contextmanager
 def simulated(count: int, scratch: Path) -> Iterator[Place]:
-    """Give a place with so many simulated hosts."""
+    """Yield a place with `count` simulated hosts."""
     yield Place(["--launch", "local", "--hosts", str(count), "--scratch", str(scratch)], scratch)
 
 
 @contextmanager
 def networked(count: int, scratch: Path, *, delay_ms: float = 0.0, mbit: float = 0.0) -> Iterator[Place]:
-    """Give a place with so many namespaces beside the head's, whose links may have a delay and a rate."""
+    """Yield a place with `count` namespaces beside the head's; links may have a delay and a limited rate."""
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with ExitStack() as stack:
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -104,7 +104,7 @@ def networked(count: int, scratch: Path, *, delay_ms: float = 0.0, mbit: float =
 
 
 class HostedRun:
-    """A run over hosts that goes on."""
+    """A run over hosts, under way."""
 
     def __init__(self, place: Place, process: psutil.Popen, folder: Path, output: Path) -> None:
         self.place, self.process, self._folder, self._output = place, process, folder, output
@@ -125,7 +125,7 @@ class HostedRun:
         return [line for line in _lines(self._folder.glob("runs/*/*/logs/learner.jsonl")) if line["event"] == event]
 
     def notes(self, who: str, event: str) -> list[Record]:
-        """Return what actors of `hosts_load.py` have noted: those whose nodes' names match `who`."""
+        """Return the notes on `event` by actors of `hosts_load.py` whose node name matches the pattern `who`."""
         lines = []
         for path in sorted(self.notes_folder.glob(f"{who}.jsonl")):
             lines += [{**line, "node": path.stem} for line in _lines([path]) if line["event"] == event]
@@ -140,7 +140,7 @@ class HostedRun:
         """Wait until `condition` holds.
 
         Raises:
-            SystemExit: the run has ended, or it takes too long.
+            SystemExit: the run has ended, or the wait takes longer than `seconds`.
         """
         end = time.monotonic() + seconds
         while not condition():
@@ -152,11 +152,11 @@ class HostedRun:
 
     @property
     def output(self) -> str:
-        """The end of what it has printed."""
+        """The last 3,000 characters that the run has printed."""
         return self._output.read_text()[-3000:]
 
     def ps(self) -> Record:
-        """Return what `orchestra ps` says of the run."""
+        """Return the output of `orchestra ps --json` for the run."""
         command = [*self.place.prefix, sys.executable, "-m", "orchestra", "ps", "--json", str(self.directory)]
         said: Record = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         return said
@@ -202,7 +202,7 @@ class HostedRun:
 
 @contextmanager
 def hosted(place: Place, experiment: Path, *flags: str, notes: bool = False) -> Iterator[HostedRun]:
-    """Run an experiment at a place, which has a flag for the folder of its `notes` or not; stop it at the end."""
+    """Run an experiment at a place, with a flag for its folder of `notes` if it has one; stop it at the end."""
     with tempfile.TemporaryDirectory() as name:
         folder, output = Path(name), Path(name) / "output.txt"
         (folder / "notes").mkdir()
@@ -241,5 +241,5 @@ def _words(process: psutil.Process) -> Sequence[str]:
 
 
 def _lines(paths: Any) -> list[Record]:
-    """Return the JSON lines of files, a line that is being written left out."""
+    """Return the JSON lines of files, without a line that is still being written."""
     return [json.loads(line) for path in paths for line in path.read_text().split("\n")[:-1]]

@@ -14,7 +14,7 @@ from hosts_run import PLAYING, QMIX, WORKERS, Place, Places, hosted, judged, use
 
 LINKS: dict[str, dict[str, float]] = {"free": {}, "50 Mbit/s, 5 ms": {"delay_ms": 5.0, "mbit": 50.0}}
 TARGET = 0.97
-"""Of the exponent, and of the rate with limited links as a part of that with free ones."""
+"""Least exponent, and least rate with limited links as a share of the rate with free links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Sample:
     rate: float
     """Environment steps a second."""
     busy: float
-    """Used share of all processors of this machine, by anything."""
+    """Used share of all processors of this machine, by all programs."""
     own: float
-    """The part of it that the run used."""
+    """Share of all processors that the run used."""
     others: float
-    """The part that other programs used before it."""
+    """Share of all processors that other programs used just before the run."""
 
 
 def collecting(place: Place, links: str, hosts: int, seconds: float, others: float) -> Sample:
@@ -73,7 +73,7 @@ def scaling(options: argparse.Namespace, places: Places, scratch: Path) -> list[
 
 
 def exponent(samples: list[Sample]) -> tuple[float, float]:
-    """Return c and a of the law c h^a that fits the medians of the rates best, by least squares of their logarithms."""
+    """Return c and a of the law c h^a that best fits the medians of the rates, by least squares of their logarithms."""
     hosts = sorted({sample.hosts for sample in samples})
     medians = [statistics.median(sample.rate for sample in samples if sample.hosts == h) for h in hosts]
     slope, constant = np.polyfit(np.log(hosts), np.log(medians), 1)

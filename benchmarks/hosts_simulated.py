@@ -4,11 +4,11 @@
     python benchmarks/hosts_simulated.py --hosts 1 100 1000 --figure hosts.png
 
 Every host has an agent, at which its nodes join, and a `WorkerProxy`; both are real nodes, and so is the head. The
-workers are entries of the agent's directory, and their messages are told to the proxy: what they cost their own host is
-not measured here. A stand-in for the Orchestrator takes the messages, so its own decisions are not part of the load.
+workers are only entries of the agent's directory, and their messages are sent to the proxy: the cost to their own host
+is not measured here. A stand-in for the Orchestrator takes the messages, so its own decisions are not part of the load.
 
 - flat: every agent joins at the head, and every proxy joins the Orchestrator.
-- tree: an agent joins at another one, and a proxy joins another one; each has `--fan-out` of them below it.
+- tree: an agent joins at another agent, and a proxy joins another proxy; each has `--fan-out` of them below it.
 
 The processor time of the head is that of its callbacks on this machine, with the overhead of the simulator. Its *load*
 is this time for each second of the run; at 1 the head is saturated. Memory is that of the head's links and directory.
@@ -37,13 +37,13 @@ from orchestra.simulation.strands import Strand
 from orchestra.testing import Process, Simulation
 
 PARAMETERS = 28_000
-"""In a version: 112 KB, somewhat less than the agents of QMIX have on 8m."""
+"""Numbers of a version: 112 KB, somewhat less than the agents of QMIX have on 8m."""
 WARM_UP_S, MEASURED_S = 12.0, 10.0
 """Seconds of the run before and during the measurement."""
 
 
 class Stub(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg]):
-    """In the Orchestrator's place: takes experience, and publishes parameters to the proxies that have joined."""
+    """Stands for the Orchestrator: takes experience, and registers the proxies that join, for publications."""
 
     def __init__(self, counted: Counter[str], proxies: dict[str, Ref[Any]]) -> None:
         self._counted = counted
@@ -64,7 +64,7 @@ class Stub(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg]):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the head of a run needs."""
+    """Resources that the head of a run needs."""
 
     layout: str
     hosts: int
@@ -92,7 +92,7 @@ HEADER = (
 
 
 def size_of(*roots: object) -> int:
-    """Return the bytes of what can be reached from `roots` without leaving a node: an estimate of its memory."""
+    """Return the bytes of all objects reachable from `roots` within a node: an estimate of its memory."""
     outside: tuple[type, ...] = (
         types.ModuleType,
         type,
@@ -130,7 +130,7 @@ class ProcessorTime:
 
 
 async def measure(sim: Simulation, layout: str, hosts: int, options: argparse.Namespace) -> Row:
-    """Run a head and its hosts, and return what the head needs."""
+    """Run a head and its hosts, and return the resources that the head needs."""
     counted: Counter[str] = Counter()
     joined: dict[str, Ref[Any]] = {}
     fan_out = options.fan_out if layout == "tree" else hosts
@@ -148,7 +148,7 @@ async def measure(sim: Simulation, layout: str, hosts: int, options: argparse.Na
         agents.append(sim.node(f"agent-{host}", join=f"sim://{above}", joinable=True))
         proxies.append(sim.node(f"proxy-{host}", spawn, join=f"sim://agent-{host}"))
     await head.start()
-    for process in agents:  # in this order: an agent above comes first
+    for process in agents:  # in this order, because an agent joins at one above it
         await process.start()
     for host, process in enumerate(proxies):
         await process.start()
@@ -203,7 +203,7 @@ async def measure(sim: Simulation, layout: str, hosts: int, options: argparse.Na
     kib = size_of(peers._links, head.node.directory) / 1024
     for task in (publishing, *playing):
         if task.done():
-            task.result()  # it should have gone on
+            task.result()  # the task should still run: raise its error
         task.cancel()
     return Row(
         layout=layout,

@@ -5,21 +5,20 @@
 
 The classic learner is written as PyMARL's is: one GRU cell called per time step, inputs concatenated with one-hot
 vectors, four hypernetworks, everything computed for the padding too and masked in the loss. Both get the same batches
-and start from equal parameters; that their losses agree is checked before anything is timed. Rounds alternate, so that
-what else the machine does falls on both.
+and start from equal parameters; the agreement of their losses is checked before anything is timed. Rounds alternate, so
+other load on the machine affects both.
 
-Batches of 32 episodes of 8m: all of one length; as played by agents that explore; and the same drawn from a replay
+Batches have 32 episodes of 8m: all of one length; as played by agents that explore; and the same drawn from a replay
 memory, which in the classic implementation holds every episode in its full length of 120 steps.
 
-*share* is the arithmetic that the steps of a batch need over the time, as a part of the rate at which this machine
-multiplies large matrices; first ours, then that of the classic implementation. Padding is left out, and so are the last
-frame of battles that are over, and what comes before the GRU of agents that see nothing, being the same for all of
-them; *living* is the part of the rows that see something. *bound* is how many times as fast as the classic
-implementation a step would be that did this arithmetic at that rate and nothing else. Time is that of the processor
-with one thread, so that others on the same machine disturb it less, and of the clock with more; with more, others must
-be quiet.
+*share* is the arithmetic of a batch per second, as a share of the rate at which this machine multiplies large matrices;
+first ours, then that of the classic implementation. The arithmetic leaves out padding, the last frame of battles that
+are over, and the layers before the GRU for agents that see nothing, because their result is the same for all of them.
+*living* is the share of rows that see something. A step that did only this arithmetic, at that rate, would be *bound*
+times as fast as the classic implementation. With one thread, time is processor time, which other programs disturb less.
+With more threads it is time by the clock, and no other program must run.
 
-The last table is of our learner alone, by the clock: a step with one thread and with several in turn, on batches drawn
+The last table shows our learner alone, by the clock: a step with one thread and with several in turn, on batches drawn
 from the same memory, and the processor time of all threads.
 
 With `--device cuda` the figures are by the clock until the GPU has finished, of batches drawn from the same memory: our
@@ -203,7 +202,7 @@ class ClassicMemory:
 
 
 def played(spec: EnvSpec, episodes: int) -> EpisodeReplay:
-    """Return a replay buffer with so many episodes of agents that explore all of the time."""
+    """Return a replay buffer with `episodes` episodes of agents that always explore."""
     replay = EpisodeReplay(spec, episodes)
     rollout = Rollout(Skirmish(spec.name, 64, seed=0), Qmix(spec), np.random.default_rng(0))
     while len(replay) < episodes:
@@ -215,13 +214,13 @@ def played(spec: EnvSpec, episodes: int) -> EpisodeReplay:
 
 
 def needed_gflop(like: Qmix, steps: float, cut: float, living: float) -> float:
-    """Return what the matrix products of a gradient step amount to, in 10⁹ operations, without padding.
+    """Return the operations of all matrix products of a gradient step, in 10⁹, without padding.
 
     Args:
-        like: what learns.
-        steps: of all episodes of the batch.
-        cut: how many of these went on when they ended; nobody asks for the value of the last frame of others.
-        living: part of the observations that are not all zeros.
+        like: the learner.
+        steps: steps of all episodes of the batch.
+        cut: number of truncated episodes; the value of the last frame is needed only in these.
+        living: share of the observations that are not all zeros.
     """
     spec, h = like.spec, like.options.hidden_size
     rows = (steps + cut) * spec.n_agents
@@ -229,20 +228,20 @@ def needed_gflop(like: Qmix, steps: float, cut: float, living: float) -> float:
     hyper, mix = like.hypernet_size, like.mixer_embed
     first = spec.state_size * (2 * hyper + 2 * mix)
     rest = hyper * (spec.n_agents + 1) * mix + mix + (spec.n_agents + 1) * mix
-    # Forward twice, for the target network too; backward to the weights, and to the inputs but those of the batch.
+    # Forward twice, once for the target network; backward to the weights, and to all inputs but those of the batch.
     before, recurrent = 3 * embed + 4 * gate, 4 * (gate + head)
     mixer = 2 * (first + rest) + (first + rest) + rest
     return 2e-9 * (rows * (living * before + recurrent) + steps * mixer)
 
 
 def living_part(batch: EpisodeBatch) -> float:
-    """Return which part of the observations is not all zeros, padding left out."""
+    """Return the share of observations that are not all zeros, without padding."""
     real = np.arange(batch.obs.shape[1]) <= batch.lengths[:, None]
     return float(batch.obs[real].any(-1).mean())
 
 
 def matmul_rate() -> float:
-    """Return at how many 10⁹ operations per second large matrices are multiplied here, in single precision."""
+    """Return the rate at which this machine multiplies large float32 matrices, in 10⁹ operations per second."""
     n = 1536
     a, b, c = (torch.randn(n, n) for _ in range(3))
     seconds = []
@@ -283,7 +282,7 @@ def compare(
 
 
 def measure(threads: int, spec: EnvSpec, replay: EpisodeReplay, rounds: int) -> None:
-    """Print the lines of so many threads."""
+    """Print the lines of a number of threads."""
     torch.set_num_threads(threads)
     rate, rng = matmul_rate(), np.random.default_rng(1)
     print(f"\n{threads} thread{'s'[: threads - 1]}, matrix multiplication at {rate:.0f} GFLOP/s")

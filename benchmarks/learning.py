@@ -1,11 +1,11 @@
-"""How fast and how well the learners learn: the runs behind docs/results.md, by `orchestra run`, one after the other.
+"""The speed and results of the learners: the runs behind docs/results.md, by `orchestra run`, one after the other.
 
     python benchmarks/learning.py 3m 8m --seeds 1 2 3
     python benchmarks/learning.py --list
 
 Each study is a few experiments with the defaults of their files, each with several seeds. Its runs lie below
-`--runs-dir`, and those that are done there already are not made again, so that a study that was stopped goes on. When
-all are done, `orchestra compare` draws them into `--output`, a picture and a table for each study.
+`--runs-dir`. Finished runs are not repeated, so a study that was stopped can be started again. When all
+runs are done, `orchestra compare` draws them into `--output`, a picture and a table for each study.
 
 The minutes are those of this machine: let nothing else run on it.
 """
@@ -25,7 +25,7 @@ EXPERIMENTS = HERE.parent / "experiments"
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is compared: for each line of the picture the words after `orchestra run`, the experiment first."""
+    """The compared runs: for each line of the picture the arguments of `orchestra run`, the experiment first."""
 
     about: str
     lines: tuple[str, ...]
@@ -56,7 +56,7 @@ STUDIES = {
 
 
 def done(runs: Path) -> Iterator[tuple[list[str], int]]:
-    """What was asked of each finished run below `runs`, and its seed."""
+    """Yield the arguments and the seed of each finished run below `runs`."""
     for summary in runs.glob("*/*/summary.json"):
         if json.loads(summary.read_text())["reached_goal"]:
             config = json.loads((summary.parent / "config.json").read_text())
@@ -64,15 +64,15 @@ def done(runs: Path) -> Iterator[tuple[list[str], int]]:
 
 
 def words(line: str, seed: int, runs: Path) -> list[str]:
-    """What follows `orchestra run`."""
+    """Return the arguments of `orchestra run`."""
     experiment, *flags = line.split()
     return [str(EXPERIMENTS / experiment), *flags, "--seed", str(seed), "--runs-dir", str(runs)]
 
 
 def carry_out(name: str, seeds: list[int], runs_dir: Path, output: Path) -> None:
-    """Make the runs of a study that are missing, and draw them all."""
+    """Make the missing runs of a study, and draw all of them."""
     study, runs = STUDIES[name], runs_dir / name
-    for seed in seeds:  # all lines of one seed before the next seed: whoever stops early has something to compare
+    for seed in seeds:  # all lines of a seed before the next seed, so an interrupted study can be compared
         for line in study.lines:
             asked = words(line, seed, runs)
             if (asked, seed) in list(done(runs)):

@@ -1,11 +1,12 @@
 """Memory of the processes of a run, and the time until its workers have joined: `python benchmarks/memory.py`.
 
-It starts `orchestra run` with N workers and reads what Linux and the run's logs say about its processes. Memory is the
-proportional set size (PSS): a page that k processes share counts as 1/k of a page in each of them, so the sum over all
-processes is what the host needs. A worker has joined when its connections to the learner and to its proxy are open.
+It starts `orchestra run` with N workers, and reads figures of its processes from Linux and from the run's logs. Memory
+is the proportional set size (PSS): a page that k processes share counts as 1/k of a page in each of them, so the sum
+over all processes is what the host needs. A worker has joined when its connections to the learner and to its proxy are
+open.
 
-Sizes are given after `--seconds` of collecting: the memory of episodes is touched as episodes grow long. Compare with
-another version by `--checkout FOLDER`. Further flags are passed on to `orchestra run`: `--trace off`.
+Sizes are taken after `--seconds` of collecting, because the memory of episodes is used as episodes grow long. Compare
+with another version by `--checkout FOLDER`. Further flags are passed on to `orchestra run`: `--trace off`.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def lines(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def joined(folder: Path) -> tuple[dict[str, datetime], dict[str, int], datetime | None]:
-    """Return when each worker had joined, the process ids by node, and when the first process was started."""
+    """Return the time at which each worker joined, the process ids by node, and the start time of the first process."""
     peers: dict[str, dict[str, datetime]] = {}
     pids: dict[str, int] = {}
     started = None
@@ -91,7 +92,7 @@ def main() -> None:
 
 
 def report(ready: dict[str, datetime], pids: dict[str, int], started: datetime | None, root: int) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     assert started is not None
     workers = [megabytes(pid) for node, pid in pids.items() if node.startswith("worker-")]
     proxies = [megabytes(pid) for node, pid in pids.items() if node.startswith("host-")]

@@ -1,11 +1,11 @@
-"""How far fixed starting positions can be exploited: sequences of actions that are played without looking.
+"""How far fixed starting positions can be exploited: by fixed sequences of actions that ignore observations.
 
     python benchmarks/open_loop.py --scenarios 3m 2s3z terran_5_vs_5
     python benchmarks/open_loop.py --runs runs/qmix_3m/20260301-101500-seed0
 
 For each scenario, an evolutionary search looks for one sequence of actions that wins. For each run, its greedy policy
-plays, and of the sequences of actions of its battles the best one is replayed. Both are then played in battles that the
-search has not seen, whose units start up to `--start-jitter` cells off. An action that is not available is replaced by
+plays, and the best of its recorded sequences of actions is replayed. All are then played in battles that the search has
+not seen, whose units start up to `--start-jitter` cells off. An action that is not available is replaced by
 *stop*. Prints a line for each sequence and policy, with the share of battles won and its 95 % Wilson interval.
 
 P sequences, M battles for each, T steps, A agents, U actions.
@@ -29,7 +29,7 @@ from orchestra import RunDirectory
 Sequences = NDArray[np.int64]  # (P, T, A)
 ELITE = 8
 SPAN = 8.0
-"""Mean number of steps of an agent that a mutation changes."""
+"""Mean number of consecutive steps that a mutation changes."""
 
 
 def played(
@@ -55,7 +55,7 @@ def played(
 
 
 def first_guesses(size: int, env: Skirmish, rng: np.random.Generator) -> Sequences:
-    """Return sequences of random actions for random times; in every other one, all agents do the same."""
+    """Return sequences of random actions, each held for a random time; in every other sequence all agents act alike."""
     steps, agents, actions = env.episode_limit, env.n_agents, env.n_actions
     guesses = np.zeros((size, steps, agents), np.int64)
     for k, guess in enumerate(guesses):
@@ -71,7 +71,7 @@ def first_guesses(size: int, env: Skirmish, rng: np.random.Generator) -> Sequenc
 
 
 def mutated(parents: Sequences, size: int, actions: int, rng: np.random.Generator) -> Sequences:
-    """Return children of these sequences: agents are taken from two parents, and some spans of theirs change."""
+    """Return children of these sequences: their agents come from two parents, and some spans of steps are changed."""
     steps, agents = parents.shape[1:]
     children = parents[rng.integers(len(parents), size=size)].copy()
     others = parents[rng.integers(len(parents), size=size)]
@@ -95,7 +95,7 @@ def searched(scenario: str, *, size: int, each: int, generations: int, seed: int
         returns, wins = played(scenario, sequences, each, seed=seed + 1 + generation)
         sums += returns + 20.0 * wins / each
         counts += 1
-        best = np.argsort(-sums / counts)[:ELITE]  # the elite is played again, so that luck does not last
+        best = np.argsort(-sums / counts)[:ELITE]  # the elite is played again, which averages out luck
         children = mutated(sequences[best], size - len(best), env.n_actions, rng)
         sequences = np.concatenate([sequences[best], children])
         sums = np.concatenate([sums[best], np.zeros(len(children))])
@@ -104,7 +104,7 @@ def searched(scenario: str, *, size: int, each: int, generations: int, seed: int
 
 
 def best_of(scenario: str, sequences: Sequences, *, seed: int) -> Sequences:
-    """Return the sequence that wins most of 64 battles, (1, T, A)."""
+    """Return the sequence that wins the most of 64 battles, (1, T, A)."""
     returns, wins = played(scenario, sequences, 64, seed=seed)
     return sequences[[int(np.lexsort((returns, wins))[-1])]]
 
@@ -144,7 +144,7 @@ def report_sequence(scenario: str, who: str, sequence: Sequences, args: argparse
 
 
 def report_run(run: Path, args: argparse.Namespace) -> None:
-    """Print how a run's policy plays, and how well the best of its sequences of actions."""
+    """Print the results of a run's policy, and those of its best sequence of actions, replayed."""
     directory = RunDirectory.open(run)
     env, policy, _, _ = load_policy(directory, None, 64, seed=args.seed, start_jitter=0.0)
     if not isinstance(env, Skirmish):

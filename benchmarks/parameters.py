@@ -1,10 +1,10 @@
-"""Parameters for the workers of one host: the time until all of them act, and what crosses the sockets.
+"""Parameters for the workers of one host: the time until all of them act, and the bytes that cross the sockets.
 
     python benchmarks/parameters.py
     python benchmarks/parameters.py --mb 10 --workers 1 4 16
 
 A publisher stands for a learner on another host: it shares no memory, so parameters reach the host by TCP. A
-`WorkerProxy` hands them out to worker processes, all on this host. Each worker takes the time, by the clock that all
+`WorkerProxy` passes them on to worker processes, all on this host. Each worker takes the time, by the clock that all
 processes of a host share, once its handler has read some of the parameters. It reports later, when all have read them.
 
 - to all workers:  from `tell` at the publisher until the last worker has read them. Baseline: the same bytes by
@@ -40,11 +40,11 @@ from orchestra.runs.runner import run_loop, tuned_gc
 SECRET = b"secret of the benchmark".ljust(32)
 PAGE = 4096
 READ = 64
-"""Numbers that a worker reads, evenly over the parameters."""
+"""Numbers that a worker reads, evenly spaced in the parameters."""
 REPORT_S = 0.1
 """Delay of a report in seconds."""
 ROUNDS = 5
-"""Versions that are published before the measurement, so that memory is mapped and has been used."""
+"""Versions published before the measurement, so that memory is already mapped and has been used."""
 
 
 class ActedMsg(Message):
@@ -93,7 +93,7 @@ class Publisher(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg | ActedMsg]
     """Stands for the learner.
 
     Args:
-        measured: gets the time and the checksum of each worker that has acted.
+        measured: receives the time and the checksum of each worker that has acted.
     """
 
     def __init__(self, measured: "asyncio.Queue[ActedMsg | int]") -> None:
@@ -157,7 +157,7 @@ def be_socket(port: int) -> None:
 
 @asynccontextmanager
 async def process(*words: str) -> AsyncIterator[None]:
-    """Another process of this file, from when it is ready; it ends by itself with the node that it has joined."""
+    """Run another process of this file; yield once it is ready. It ends with the node that it has joined."""
     command = [sys.executable, __file__, "--child", *words]
     child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -169,7 +169,7 @@ async def process(*words: str) -> AsyncIterator[None]:
 
 
 class Baseline:
-    """One transfer by a socket and one copy of so many bytes."""
+    """One transfer of `nbytes` by a socket, and one copy of them."""
 
     def __init__(self, nbytes: int) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -233,7 +233,7 @@ async def measure(workers: int, nbytes: int, repeats: int, *, same_host: bool) -
             version += 1
             params = freeze(np.full(nbytes // 4, version, np.float32))
             expected = sample(params)
-            await asyncio.sleep(0.05)  # a learner publishes now and then: nobody is busy with the version before
+            await asyncio.sleep(0.05)  # as between two publications: the version before has been handled
             since = time.monotonic()
             await proxy.tell(LoadParamsMsg(version=version, params=params, env_steps=0))
             last = 0.0

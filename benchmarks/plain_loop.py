@@ -1,10 +1,10 @@
-"""QMIX in one process and one plain loop, without an actor: the baseline of the actors, and the tool to tune with.
+"""QMIX in one process and one plain loop, without actors: the baseline of the actors, and a tool for tuning.
 
     python benchmarks/plain_loop.py --scenario 3m --envs 16 --steps 200000
 
-Prints a line per greedy test, and at the end one line of JSON with the rates, the share of time that went into the
-simulator, acting, replay and the learner, and when the win rate first reached `--goal` (`solved_*`) and first did so in
-`--in-a-row` tests (`kept_*`). Wall time and steps leave the tests out, which is what `train_s` says.
+Prints a line per greedy test, and at the end one line of JSON with the rates, the shares of time of the simulator,
+acting, replay and the learner, and when the win rate first reached `--goal` (`solved_*`) and first did so in
+`--in-a-row` tests (`kept_*`). Wall time (`train_s`) and steps leave the tests out.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from components.schedule import LinearSchedule
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Seconds by what they were spent on."""
+    """Seconds spent, by activity."""
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -44,7 +44,7 @@ class Stopwatch:
 
 
 class Collector:
-    """Steps B copies of an environment and writes down their episodes until these are over."""
+    """Steps B copies of an environment, and collects their episodes until these end."""
 
     def __init__(self, env: Env, policy: Iql, rng: np.random.Generator, watch: Stopwatch) -> None:
         self.env, self.policy, self.rng, self.watch = env, policy, rng, watch
@@ -71,7 +71,7 @@ class Collector:
         self.time[chosen] = 0
 
     def step(self, epsilon: float) -> tuple[NDArray[np.bool_], Episodes | None]:
-        """Make a step; return which episodes it ended, and these as `EpisodeReplay.insert` takes them."""
+        """Make a step; return which copies ended an episode, and these episodes for `EpisodeReplay.insert`."""
         env, at = self.env, (self.each, self.time)
         with self.watch("writing"):
             self.obs[at], self.state[at], self.available[at] = env.obs, env.state, env.available

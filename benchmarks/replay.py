@@ -3,16 +3,16 @@
     python benchmarks/replay.py --rounds 7
 
 W1: rows of float32[84] observation and next observation, int64 action, float32 reward and done; a full ring of 2^20
-rows, all of which has been drawn from. Plain NumPy is what one would write at first: a dictionary of arrays, fancy
-indexing, nothing checked, and for priorities a running sum over all rows, made anew for each batch. Tianshou inserts
-through 64 environments, one row for each; TorchRL's priorities need an extension that is built for one torch only.
-It is measured in seconds of processor time, as every side works in one thread.
+rows, all of which have been drawn from. Plain NumPy is a simple first version: a dictionary of arrays, fancy indexing,
+no checks, and for priorities a running sum over all rows, computed anew for each batch. Tianshou inserts through 64
+environments, one row for each; TorchRL's priorities need an extension that is built for one torch version only. W1 is
+measured in seconds of processor time, because every side works in one thread.
 
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that are one
-piece of bytes each, into memory that exists already. One batch of it may fit into the cache, so this package drops each
-batch before it draws the next. A learner often holds a batch while the next one is drawn: then both sides use two
-batches in turn. An episode is inserted where the oldest was, by the floor too. The raw socket sends the bytes of such a
-batch from another process, over a unix socket, whenever one byte asks for it.
+piece of bytes each, into memory that exists already. One batch of the floor may fit into the cache, so this package
+drops each batch before it draws the next. A learner often holds a batch while the next one is drawn; for that case both
+sides use two batches in turn. A new episode replaces the oldest one, also in the floor. The raw socket sends the bytes
+of such a batch from another process, over a unix socket, for each request byte.
 
 Rounds alternate. Figures are medians over rounds, and ratios medians of ratios within a round.
 """
@@ -258,7 +258,7 @@ def filled(capacity: int, rng: np.random.Generator) -> EpisodeReplay:
 
 
 def serve_bytes(end: socket.socket, n_bytes: int) -> None:
-    """Send the same bytes whenever asked."""
+    """Send the same bytes for each request byte."""
     batch = np.ones(n_bytes, np.uint8)
     while end.recv(1):
         end.sendall(batch.data)
@@ -284,7 +284,7 @@ class Server:
 
 
 def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Jobs], Server]:
-    """Return what is measured, by job and side, and the server to close afterwards."""
+    """Return the functions to measure, by job and side, and the server to close afterwards."""
     replay, one = filled(capacity, rng), make_episodes(1, rng)
     each = sum(getattr(one, name).nbytes for name in BATCH_FIELDS)
     blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
@@ -332,7 +332,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
 
 
 def rate(job: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
-    """Return how often a job runs in a second, measured for about so long."""
+    """Return how often a job runs in a second, measured for about `seconds`."""
     n, start = 0, clock()
     while (elapsed := clock() - start) < seconds:
         for _ in range(4):
@@ -358,7 +358,7 @@ def ratio(ones: list[float], others: list[float]) -> float:
 
 
 def show(figures: dict[tuple[str, str], list[float]], base: str, unit: str) -> None:
-    """Print a line for each job: each side's median, and how often that is the base's."""
+    """Print a line for each job: each side's median, and its ratio to the base's."""
     sides = list(dict.fromkeys(side for _, side in figures))
     print(f"\n{unit:30}" + "".join(f"{side:>18}" for side in sides))
     for job in dict.fromkeys(job for job, _ in figures):
@@ -398,7 +398,7 @@ def main() -> None:
                 print(f"{name} is left out: {error}", file=sys.stderr)
         jobs = {job: {side: run[job] for side, run in sides.items() if job in run} for job in sides["this package"]}
         for job in ("uniform 256", "prioritised 256 + update"):
-            for run in list(jobs[job].values()) * (args.capacity // 1024):  # what was filled long ago may be cold
+            for run in list(jobs[job].values()) * (args.capacity // 1024):  # older rows may not be cached
                 run()
         figures = measure(jobs, args.rounds, args.seconds, process_time)
         show(figures, "this package", "W1, per second")

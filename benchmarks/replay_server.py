@@ -7,10 +7,10 @@ in a process of its own holds 2^17 of them, or inserts. Batches of 256 are sampl
 priorities. The raw socket is the floor: for each request byte a process sends as many bytes as such a batch has, over
 TCP, and receives as many bytes as its priorities have. Inserts are measured until the last row is inserted.
 
-Beside each rate stands the processor time per unit, in both processes together and in each. It can be compared on a
-machine that is shared with others.
+Beside each rate stands the processor time per unit, in both processes together and in each. It is comparable even if
+other programs use the machine.
 
-Reverb needs TensorFlow, and so another NumPy. A Python of its own measures it in the same rounds:
+Reverb needs TensorFlow, and so another NumPy. A separate Python measures it in the same rounds:
 `--reverb /path/to/python` runs `benchmarks/reverb_side.py`. Rounds alternate; figures are medians over rounds, ratios
 are medians of ratios within a round.
 """
@@ -266,7 +266,7 @@ def main() -> None:
                     times = median(a.rate / b.rate for a, b in zip(rounds, figures[job, base], strict=True))
                     line += f"   {times:7.3g}x {base}"
             print(line)
-        statistics = kept[0].server.statistics()  # of what was inserted and drawn in these rounds
+        statistics = kept[0].server.statistics()  # of the items inserted and drawn in these rounds
         drawn, inserted = statistics.union.drawn, statistics.union.inserted
         print(
             f"kept by clients: {statistics.saved:.0%} of the bandwidth saved, {drawn:,} drawn of {inserted:,} inserted"

@@ -6,17 +6,17 @@
 
 Each measurement belongs to one of these groups, and a ratio is taken within one round:
 
-- game: environments at the speed of StarCraft II (`components/envs/game_speed.py`). How many times as many environment
-  steps a second as serial QMIX, one environment that is played and learned from in turn. AWL-QMIX with its 12
-  environments learns too. 64 and 256 only collect, so that the learner does not limit them.
+- game: environments at the speed of StarCraft II (`components/envs/game_speed.py`). The rate of environment steps is
+  compared with that of serial QMIX, one environment that is played and learned from in turn. AWL-QMIX with its 12
+  environments learns too. 64 and 256 environments only collect, so that the learner does not limit them.
 - simulator: `qmix_8m` with 64 battles in a worker, without training, from when the replay buffer is full. Two worker
-  processes against one, and beside them two processes that play as workers do and send nothing against one of these,
-  which is what the processors and their caches allow. The part of the processor time of messages, copies and proxy:
-  threads that play, and threads in which the learner saves checkpoints, do not count. The proportional set size (PSS)
-  of a worker and of the proxy.
+  processes are compared with one. For reference, two processes that play as workers do but send nothing are compared
+  with one such process: this ratio is the most that the processors and their caches allow. Also measured are the share
+  of processor time of messages, copies and proxy (all threads but those that play, and those in which the learner saves
+  checkpoints), and the proportional set size (PSS) of a worker and of the proxy.
 
 `parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
-time until they have joined. What happens when processes are killed is a test: `ORCHESTRA_KILLS=100 pytest
+time until they have joined. A test covers the killing of processes: `ORCHESTRA_KILLS=100 pytest
 tests/end_to_end/test_random_kills.py`.
 
 Medians of the rounds are printed beside the targets; `--output` keeps all rounds as JSON. The processors are those of
@@ -57,12 +57,12 @@ Values = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure must be."""
+    """The required value of a figure."""
 
     about: str
     bound: float
     most: bool = False
-    """Whether the bound is the most that is allowed; else it is the least."""
+    """True if the bound is the largest allowed value; else it is the smallest."""
     unit: str = "x"
 
     def holds(self, value: float) -> bool:
@@ -91,7 +91,7 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Record], bool]]] = {
     "game 256": (("--workers=2", "--envs-per-worker=128", "--envs-per-process=64", "--min-batch=16", IDLE), collects),
     "lock-step 64": ((*AT_64, "--no-asynchronous", IDLE), collects),
 }
-"""What is added to AWL-QMIX at the speed of the game, and where its steady state begins."""
+"""Flags added to AWL-QMIX at the speed of the game, and the condition at which its steady state begins."""
 
 
 # The speed of the game ------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def game(seconds: float) -> Values:
 
 
 def simulator(seconds: float) -> Values:
-    """Measure one worker and two without training, and what the processes of the two use."""
+    """Measure one worker and two workers without training, and the resources of the processes of the two."""
     values: Values = {}
     for workers in (1, 2):
         with running(MAIN, f"--workers={workers}", IDLE) as run:
@@ -134,7 +134,7 @@ def simulator(seconds: float) -> Values:
 
 
 def alone(players: int, seconds: float) -> float:
-    """Return the environment steps a second of so many processes that play as a worker does, and send nothing."""
+    """Return the environment steps a second of `players` processes that play as a worker does, and send nothing."""
     context = multiprocessing.get_context("spawn")
     start, played = context.Barrier(players), context.Queue()
     processes = [context.Process(target=_play, args=(start, seconds, played)) for _ in range(players)]
@@ -147,7 +147,7 @@ def alone(players: int, seconds: float) -> float:
 
 
 def _play(start: Any, seconds: float, played: Any) -> None:
-    """Play 64 battles at a time for so long, from when all others are ready; put the steps a second into a queue."""
+    """Play 64 battles at a time for `seconds` once all processes are ready; put the steps a second into `played`."""
     env = Skirmish("8m", 64, seed=0)
     rollout = Rollout(env, ALGORITHMS["qmix"].acting(env.spec, seed=0), np.random.default_rng(0))
     for _ in range(25):
@@ -161,7 +161,7 @@ def _play(start: Any, seconds: float, played: Any) -> None:
 
 
 def is_full(record: Record) -> bool:
-    """Return whether the replay buffer is full: until then the learner's process waits for memory of the system."""
+    """Return whether the replay buffer is full: until then the learner's process waits for the system's memory."""
     return collects(record) and bool(record["episodes"] > BUFFER)
 
 

@@ -1,14 +1,14 @@
-"""Which settings solve 8m soonest: one option at a time beside the defaults of `experiments/`, at equal processor time.
+"""Search for the settings that solve 8m soonest: one option at a time beside the defaults, at equal processor time.
 
     python benchmarks/search.py --seconds 90 --seeds 1                          every candidate, one seed
     python benchmarks/search.py --seconds 90 --seeds 1 2 3 --only defaults ...  the best of them, more seeds
 
-Each candidate is a run of `orchestra run … --single-process`, so one process whose processor time is all that the run
-costs: simulator, acting, memory and learner. It is ended when it has used up its seconds, and what it is worth is the
-mean return of the greedy tests made until then (a battle won is 20): settings that learn sooner, or do more in the same
-time, both gain by it. Processor time is what can be measured on a machine that does other things too.
+Each candidate is a run of `orchestra run … --single-process`: one process, whose processor time is the whole cost of
+the run: simulator, acting, memory and learner. It is ended when it has used up its seconds. Its score is the mean
+return of the greedy tests until then (a battle won is 20), so settings that learn sooner, or do more in the same time,
+score higher. Processor time can be measured on a machine that runs other programs too.
 
-Runs lie below `--runs-dir`; those that are there already are not made again.
+The defaults are those of `experiments/`. Runs lie below `--runs-dir`; finished ones are not repeated.
 """
 
 import argparse
@@ -49,17 +49,17 @@ CANDIDATES = {
     "batch 16, 0.4 updates": "--batch-size 16 --updates-per-episode 0.4",
     "batch 64, 0.1 updates": "--batch-size 64 --updates-per-episode 0.1",
 }
-POLL = 0.25  # seconds between two looks at the clock of a run
+POLL = 0.25  # seconds between two readings of a run's processor time
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of a process and all of its threads (proc(5), fields 14 and 15 of stat)."""
+    """Return the user and system time of a process and all of its threads (proc(5), fields 14 and 15 of stat)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def carry_out(flags: Iterable[str], seed: int, seconds: float, where: Path) -> None:
-    """Run one candidate until it has used up its processor time; note what it has used beside it."""
+    """Run one candidate until it has used up its processor time; write the time used to the file `seconds`."""
     asked = [str(EXPERIMENT), *flags, "--single-process", "--seed", str(seed), "--runs-dir", str(where)]
     asked += ["--eval-interval", "10000", "--steps", "100000000", "--checkpoint-interval", "100000000"]
     where.mkdir(parents=True)
@@ -81,7 +81,7 @@ def carry_out(flags: Iterable[str], seed: int, seconds: float, where: Path) -> N
 def worth(where: Path, seconds: float) -> tuple[float, float, float]:
     """Return the mean return of the greedy tests, that of the last five, and the environment steps, all in `seconds`.
 
-    Work is taken to be spread evenly over the steps.
+    Processor time is assumed to be spread evenly over the steps.
     """
     trial = read_trial(find_runs([where])[0])
     share = min(seconds / float((where / "seconds").read_text()), 1.0)

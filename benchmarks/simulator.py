@@ -2,18 +2,18 @@
 
     python benchmarks/simulator.py --scenarios 3m 8m 2s3z 5m_vs_6m 27m_vs_30m --sizes 1 64 --seconds 1
 
-A step counts everything an agent needs for the next: the battle, observations, state, available actions and reward,
-and the resets of battles that ended. Choosing the random actions isn't counted, for nobody. Seconds are of
-processor time, so that what else the machine does matters less; only ratios of one run mean anything. Baselines,
-measured in the same run:
+A step includes everything an agent needs for the next step: the battle, observations, state, available actions and
+reward, and the resets of battles that ended. The choice of the random actions is never counted. Seconds are processor
+time, which other load on the machine affects less; only ratios within one run are meaningful. Baselines, measured in
+the same run:
 
-- interpreted: the very same kernel, run by Python instead of numba, in a process of its own;
+- interpreted: the same kernel, run by Python instead of numba, in a process of its own;
 - SMAClite (uoe-agents/smaclite), the numpy re-implementation that researchers use, and SMAX of JaxMARL
-  (FLAIROx/JaxMARL), the one on JAX, each where it is installed. SMAX plays a simpler game; its steps are counted with
-  its observations, on the same number of battles, and compiling is not.
+  (FLAIROx/JaxMARL), the one on JAX, each where it is installed. SMAX plays a simpler game; its steps include its
+  observations, on the same number of battles, and compilation is not counted.
 
-Then come: what a tick's parts cost, how the cost grows with units and with battles, what the interface of SMAC costs on
-top, and what a second thread adds.
+Then follow the cost of each part of a tick, the growth of the cost with units and with battles, the extra cost of the
+interface of SMAC, and the gain by a second thread.
 """
 
 import argparse
@@ -41,16 +41,16 @@ PARTS = ("choose whom to fight", "find ways", "decide", "walk", "fight", "recove
 
 
 def at_random(available: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """(B, A): uniform over what each agent may do."""
+    """Return uniformly random available actions, (B, A)."""
     return np.asarray(np.argmax(rng.random(available.shape, dtype=np.float32) * available, axis=2), np.int64)
 
 
 def rate(scenario: str, copies: int, seconds: float) -> float:
-    """Steps per second of `copies` battles, each step of one battle counted."""
+    """Return the steps per second of `copies` battles; each step of each battle counts."""
     env = Skirmish(scenario, copies)
     rng = np.random.default_rng(0)
     env.reset()
-    env.step(np.argmax(env.available, axis=2))  # loads what is compiled
+    env.step(np.argmax(env.available, axis=2))  # loads the compiled code
     steps, spent = 0, 0.0
     while spent < seconds:
         over = env.terminated | env.truncated
@@ -67,7 +67,7 @@ def rate(scenario: str, copies: int, seconds: float) -> float:
 
 
 def interpreted_rate(scenario: str, seconds: float) -> float:
-    """Steps per second of one battle when Python interprets the kernel."""
+    """Return the steps per second of one battle when Python interprets the kernel."""
     run = subprocess.run(
         [sys.executable, __file__, "--interpreted", scenario, "--seconds", str(seconds)],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
@@ -80,7 +80,7 @@ def interpreted_rate(scenario: str, seconds: float) -> float:
 
 
 def smaclite_rate(scenario: str, seconds: float) -> float | None:
-    """Steps per second of one SMAClite environment; None where it, or this scenario of it, isn't installed."""
+    """Return the steps per second of one SMAClite environment; None if it is not installed or lacks the scenario."""
     if importlib.util.find_spec("smaclite") is None:
         return None
     importlib.import_module("smaclite")  # registers its scenarios
@@ -105,7 +105,7 @@ def smaclite_rate(scenario: str, seconds: float) -> float | None:
 
 
 def smax_rate(scenario: str, seconds: float, copies: int = 64) -> float | None:
-    """Steps per second of `copies` SMAX battles on JAX; None where it, or this scenario of it, isn't installed."""
+    """Return the steps per second of `copies` SMAX battles; None if it is not installed or lacks the scenario."""
     if importlib.util.find_spec("jaxmarl") is None:
         return None
     jax = importlib.import_module("jax")
@@ -130,7 +130,7 @@ def smax_rate(scenario: str, seconds: float, copies: int = 64) -> float | None:
     keys = jax.random.split(jax.random.PRNGKey(0), copies)
     _, state = jax.vmap(env.reset)(keys)
     many = jax.jit(jax.vmap(step))
-    for _ in range(3):  # it compiles at the first call, and again for the types that its own answers have
+    for _ in range(3):  # it compiles at the first call, and again for the types of its own results
         keys, state = jax.block_until_ready(many(keys, state))
     steps, start = 0, process_time()
     while process_time() - start < seconds:
@@ -140,7 +140,7 @@ def smax_rate(scenario: str, seconds: float, copies: int = 64) -> float | None:
 
 
 def baselines(scenario: str, seconds: float) -> dict[str, float]:
-    """Steps per second of everything else that is installed."""
+    """Return the steps per second of all other simulators that are installed, by name."""
     found = {"interpreted": interpreted_rate(scenario, seconds)}
     others: dict[str, Callable[[str, float], float | None]] = {"SMAClite": smaclite_rate, "SMAX": smax_rate}
     for name, measure in others.items():
@@ -169,7 +169,7 @@ def _play_parts(
     obs: Any,
     state: Any,
 ) -> None:
-    """From each of the moments, play a tick up to its `last` part; or, with -2, write what is seen; -1 does nothing."""
+    """Play a tick up to part `last` from each of the moments; with -2 write the observations, with -1 do nothing."""
     for moment in range(len(moments)):
         raw[:] = moments[moment]
         if last == -2:
@@ -192,7 +192,7 @@ def _play_parts(
 
 
 def cost_of_parts(scenario: str, seconds: float) -> dict[str, float]:
-    """Nanoseconds of each part of a tick, in the midst of battles of random play; and of what is seen, per step."""
+    """Return the nanoseconds of each part of a tick, in battles of random play; and of the observations, per step."""
     env = Skirmish(scenario, 64, start_jitter=0.1)
     env.reset()
     rng = np.random.default_rng(0)
@@ -232,7 +232,7 @@ def cost_of_parts(scenario: str, seconds: float) -> dict[str, float]:
 
 
 def print_parts(scenario: str, seconds: float) -> None:
-    """What a tick is made of."""
+    """Print the cost of each part of a tick."""
     costs = cost_of_parts(scenario, seconds)
     seen = costs.pop("see, once a step")
     whole = sum(costs.values())
@@ -242,7 +242,7 @@ def print_parts(scenario: str, seconds: float) -> None:
 
 
 def print_growth(seconds: float) -> None:
-    """How the cost grows with units and with battles."""
+    """Print how the cost grows with units and with battles."""
     print("growth with units, B = 64:")
     for scenario in ("3m", "8m", "25m", "27m_vs_30m"):
         units = len(SCENARIOS[scenario].allies + SCENARIOS[scenario].enemies)
@@ -254,7 +254,7 @@ def print_growth(seconds: float) -> None:
 
 
 def single_rate(scenario: str, seconds: float) -> float:
-    """Steps per second through the interface of SMAC's own class, asking all that a learner asks."""
+    """Return the steps per second through the interface of SMAC's own class, with all calls that a learner makes."""
     env = StarCraft2Env(scenario, seed=0)
     env.reset()
     rng = np.random.default_rng(0)
@@ -276,7 +276,7 @@ def single_rate(scenario: str, seconds: float) -> float:
 
 
 def threads_rate(scenario: str, threads: int, seconds: float) -> float:
-    """Steps per second of wall-clock time of so many threads, each with 64 battles of its own."""
+    """Return the steps per second of wall-clock time of `threads` threads, each with 64 battles of its own."""
     counts = [0] * threads
     ready = threading.Barrier(threads + 1)
     stop = threading.Event()

@@ -1,7 +1,7 @@
-"""A run of `orchestra run` in its steady state: its rates, its processes, and what they use; for other benchmarks.
+"""A run of `orchestra run` in its steady state: its rates, processes and their use of resources; for other benchmarks.
 
-Start-up, compiling and the end of a run are left out. The run is given no goal that it could reach, and is stopped
-when it has been measured.
+Start-up, compiling and the end of a run are left out. The run has no goal that it could reach; it is stopped after
+the measurement.
 """
 
 import json
@@ -23,7 +23,7 @@ NEVER = 10**9
 ENDLESS = [f"--{flag}={NEVER}" for flag in ("steps", "eval-interval", "checkpoint-interval")]
 POLL_S = 0.5
 STARTING_S = 300.0
-"""Seconds until a run must have reached its steady state."""
+"""Seconds within which a run must reach its steady state."""
 ENDING_S = 60.0
 
 Record = dict[str, Any]
@@ -41,12 +41,12 @@ class Steady:
         return float(self.last["elapsed_s"] - self.first["elapsed_s"])
 
     def rate(self, name: str) -> float:
-        """Return by how much a figure of the records grew in a second."""
+        """Return the growth of a figure of the records per second."""
         return float(self.last[name] - self.first[name]) / self.seconds
 
 
 def steady(records: list[Record], begins: Callable[[Record], bool]) -> Steady | None:
-    """Return the part of a run from the first record with `begins` to the last; None if there is none yet."""
+    """Return the part of a run from the first record for which `begins` holds to the last; None if there is none."""
     moving = [record for record in records if begins(record)]
     return Steady(moving[0], moving[-1]) if len(moving) > 1 else None
 
@@ -62,21 +62,21 @@ def collects(record: Record) -> bool:
 
 
 class Running:
-    """A run that goes on."""
+    """A run that is under way."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path, output: Path) -> None:
         self._process, self._folder, self._output = process, folder, output
 
     def records(self) -> list[Record]:
-        """Return the records of its metrics so far, a line that is being written left out."""
+        """Return the records of its metrics so far, without a line that is still being written."""
         lines = [line for file in self._folder.glob("*/*/metrics.jsonl") for line in file.read_text().split("\n")[:-1]]
         return [json.loads(line) for line in lines]
 
     def measured(self, begins: Callable[[Record], bool], seconds: float) -> Steady:
-        """Wait until so many seconds have been recorded since `begins`; return them.
+        """Wait until `seconds` have been recorded since `begins`; return that part of the run.
 
         Raises:
-            SystemExit: the run has ended, or does not begin.
+            SystemExit: the run has ended, or has not recorded as much in time.
         """
         until = monotonic() + STARTING_S + seconds
         while (found := steady(self.records(), begins)) is None or found.seconds < seconds:
@@ -122,6 +122,6 @@ def running(experiment: Path, *flags: str) -> Iterator[Running]:
 
 
 def rates(experiment: Path, *flags: str, begins: Callable[[Record], bool] = trains, seconds: float = 20.0) -> Steady:
-    """Start a run, measure it for so many seconds, and stop it."""
+    """Start a run, measure it for `seconds`, and stop it."""
     with running(experiment, *flags) as run:
         return run.measured(begins, seconds)

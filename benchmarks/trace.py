@@ -7,15 +7,15 @@
     python benchmarks/trace.py --ask RUN                        # queries on the trace of a run
 
 Training: QMIX on 8m with `orchestra run`. Each run with a recorder is paired with one without, before it and after it
-in turn, and ratios are taken within a pair. The median of all pairs is printed with the range of their middle half:
-that reduces the influence of other load on the machine. `steps/s` counts from the first update to the last record.
+in turn, and ratios are taken within a pair. The median of all pairs is printed with the range of their middle half,
+which reduces the influence of other load on the machine. `steps/s` counts from the first update to the last record.
 `cpu` is the processor seconds of all processes for each thousand environment steps, less those of a run of almost no
-steps; it is the steadier figure. The cost of either must not exceed 3 % for `flight` (the default), 5 % for `digest`,
+steps; it varies less. The cost by either figure must not exceed 3 % for `flight` (the default), 5 % for `digest`,
 and 10 % or the speed of the disk for `full`. The disk is measured before each round: half a GiB of noise, written where
-the traces go and synced. `left out` counts the records that the disk was too slow for.
+the traces go and synced. `left out` counts the records that were dropped because the disk was too slow.
 
-Tells: a handler tells messages to another actor of its node, with each mode in turn, until all are handled; processor
-time, including that of the writing thread.
+Tells: a handler sends messages to another actor of its node, with each mode in turn, until all are handled. Measured in
+processor time, including that of the writing thread.
 
 Seeking: a trace of N deliveries and their ends, each with an array of its own, is written to the folder for temporary
 files. Other processes then look up deliveries in it, and every query of `orchestra trace` is timed, including the start

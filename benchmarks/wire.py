@@ -2,7 +2,7 @@
 
     python benchmarks/wire.py
 
-- tell, TCP:           a handler tells an actor of another process. Baseline: a protocol on the same event loop that
+- tell, TCP:           a handler sends to an actor of another process. Baseline: a protocol on the same event loop that
                        writes frames of the same size with one `write` each, and reads without decoding.
 - tell, TCP, joined:   the same against frames joined to 64 KiB before each `write`: the floor of this event loop.
 - ask, TCP:            one ask at a time, the median. Baseline: the same protocol, one frame each way.
@@ -247,7 +247,7 @@ def receive_arrays(listener: socket.socket) -> None:
 
 
 async def be_child(root: str, port: int) -> None:
-    """The other process: a node with a sink, another that shares memory, and the other end of the baselines."""
+    """Run the other process: a node with a sink, another that shares memory, and the other end of the baselines."""
     secret = bytes.fromhex(os.environ[SECRET])
     node = Node("child", listen="tcp://127.0.0.1:0", join=root, secret=secret, shared_memory=0)
     sharing = Node("sharing", listen="tcp://127.0.0.1:0", join=root, secret=secret)

@@ -1,7 +1,7 @@
 """ZeroMQ's side of `wire.py`: the same messages by blocking sockets of pyzmq, checked by pydantic at both ends.
 
-A PAIR of sockets over TCP, msgpack, a model of pydantic on each side. Nothing else is done: no mailbox, no supervision,
-no flow control beyond the high-water mark.
+It uses PAIR sockets over TCP, msgpack, and a pydantic model on each side. Nothing else is done: no mailbox, no
+supervision, no flow control beyond the high-water mark.
 """
 
 import statistics
@@ -16,7 +16,7 @@ import zmq
 from pydantic import BaseModel
 
 MARK = 4096
-"""Messages that wait at most at each end, as in a link's window."""
+"""Largest number of waiting messages at each end, as in a link's window."""
 END, STEP, ARRAY, ASK = b"e", b"s", b"a", b"?"
 """The first byte of a message. A small one is a single frame, which pyzmq copies; an array is a frame of its own."""
 _pack = msgpack.Packer().pack
@@ -110,7 +110,7 @@ class ZmqPeer:
 
 
 def serve(port: int) -> None:
-    """Handle messages, and answer requests, until the other end says so."""
+    """Handle messages, and answer requests, until the other end sends `END`."""
     sock = _pair(zmq.Context())
     sock.connect(f"tcp://127.0.0.1:{port}")
     while True:

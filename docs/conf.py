@@ -19,11 +19,11 @@ extensions = [
     "source_links",
 ]
 exclude_patterns = ["examples", "results/*.md"]
-suppress_warnings = ["ref.python"]  # the axes of an array are strings in its annotation, and no names
+suppress_warnings = ["ref.python"]  # the axes of an array are strings in its annotation, not names
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
-default_role = "code"  # docstrings write `name`, as Markdown does
+default_role = "code"  # docstrings write `name`, as in Markdown
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 autodoc_typehints_format = "short"

@@ -1,7 +1,7 @@
 """Make the moving pictures of README and the pictures of air combat: `make recordings`.
 
-It trains QMIX on 8m for a minute or two on a terminal that nobody sees, and films the display. Then it films a battle
-of the trained policy, and air combats between rules.
+It trains QMIX on 8m for a minute or two on a hidden terminal, and records the display. Then it records a battle of the
+trained policy, and air combats between rules.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from PIL import Image, ImageDraw, ImageFont
 FOLDER = Path(__file__).parent
 COLUMNS, ROWS = 100, 30
 SIZE = 13
-"""Of the letters, in pixels."""
+"""Font size in pixels."""
 INTERVAL = 1.5
-"""Seconds of the run between two pictures."""
+"""Seconds of the run between two frames."""
 SHOWN, HELD = 120, 4_000
-"""Milliseconds for which a picture is shown, and the last one."""
+"""Duration of a frame, and of the last frame, in milliseconds."""
 COLOURS = {
     "default": "#d0d0d0",
     "black": "#303030",
@@ -49,11 +49,11 @@ COLOURS = {
 BACKGROUND = "#16181d"
 BRAILLE = "\u2800"
 DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
-"""Column and row of each dot of a letter of Braille, by its bit."""
+"""Column and row of each dot of a Braille character, by its bit."""
 
 
 def main() -> None:
-    """Make all pictures, or a part of them."""
+    """Make all recordings, or a part of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=500_000, help="environment steps of the run (default: 500000)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the films go (default: beside this file)")
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def training(folder: Path, steps: int) -> None:
-    """Make the films of a run and of a battle of what it learned."""
+    """Record a run, and a battle of its policy."""
     with tempfile.TemporaryDirectory() as runs:
         command = ["run", "qmix_8m", "--steps", str(steps), "--seed", "1", "--as", "film"]
         pictures = [drawn(screen) for screen in screens([sys.executable, "-m", "orchestra", *command], folder=runs)]
@@ -75,7 +75,7 @@ def training(folder: Path, steps: int) -> None:
 
 
 def air_combat(folder: Path) -> None:
-    """Make a picture and a film of air combats, both small enough for a page."""
+    """Make a picture and a recording of air combats, both small enough for a page."""
     film = ["--opponent", "easy", "--seed", "1", "--every", "9", "--fps", "4"]
     play("air_combat:fighter10v10", folder / "air_combat.gif", *film)
     picture = folder / "air_combat.png"
@@ -86,12 +86,12 @@ def air_combat(folder: Path) -> None:
 
 
 def play(what: str, file: Path, *flags: str) -> None:
-    """Run `orchestra play`, and save what it shows."""
+    """Run `orchestra play`, and save its output."""
     subprocess.run([sys.executable, "-m", "orchestra", "play", what, "--save", str(file), *flags], check=True)
 
 
 def screens(command: list[str], *, folder: str) -> Iterator[pyte.Screen]:
-    """Run a command on a terminal of its own, and yield what it shows every `INTERVAL` seconds and at the end.
+    """Run a command on a terminal of its own; yield the screen every `INTERVAL` seconds and at the end.
 
     Raises:
         SystemExit: the command fails.
@@ -110,7 +110,7 @@ def screens(command: list[str], *, folder: str) -> Iterator[pyte.Screen]:
         if ready:
             try:
                 said = os.read(ours, 1 << 16)
-            except OSError:  # Linux says so when the last process has closed the terminal
+            except OSError:  # raised by Linux when the last process has closed the terminal
                 break
             stream.feed(decode(said))
         if time.monotonic() >= due:
@@ -122,7 +122,7 @@ def screens(command: list[str], *, folder: str) -> Iterator[pyte.Screen]:
 
 
 def drawn(screen: pyte.Screen) -> Image.Image:
-    """Return what a terminal shows as a picture."""
+    """Return a terminal's screen as a picture."""
     fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
     plain = ImageFont.truetype(fonts / "DejaVuSansMono.ttf", SIZE)
     bold = ImageFont.truetype(fonts / "DejaVuSansMono-Bold.ttf", SIZE)
@@ -135,7 +135,7 @@ def drawn(screen: pyte.Screen) -> Image.Image:
             if cell.data.strip():
                 colour = COLOURS.get(cell.fg) or f"#{cell.fg}"
                 x, y = margin + column * width, margin + row * height
-                if BRAILLE <= cell.data < chr(ord(BRAILLE) + 256):  # the font has none
+                if BRAILLE <= cell.data < chr(ord(BRAILLE) + 256):  # the font has no Braille characters
                     for bit, (right, down) in enumerate(DOTS):
                         if ord(cell.data) - ord(BRAILLE) >> bit & 1:
                             dot = (x + 4 * right, y + 4 * down)
@@ -146,7 +146,7 @@ def drawn(screen: pyte.Screen) -> Image.Image:
 
 
 def save(pictures: list[Image.Image], path: Path) -> None:
-    """Write a film. Pictures without anything on them are left out."""
+    """Write an animation. Empty pictures are left out."""
     shown = [picture for picture in pictures if picture.getcolors(maxcolors=2) is None]
     colours = max(shown, key=lambda picture: len(picture.getcolors(1 << 16) or [])).quantize(colors=64)
     times = [SHOWN] * (len(shown) - 1) + [HELD]

@@ -5,9 +5,10 @@
     python experiments/lunar_lander.py --env gymnasium:CartPole-v1 --steps 500000      another environment
 
 It writes `runs.jsonl`, a line for each run, `table.md` and `figure.png` to `--output`: learning curves and loads per
-node, as the paper's Fig. 2 and 3, and return and loads against the threshold. Runs that are done are not made again, so
-that a command that was stopped goes on, and commands with other `--seeds` or `--sync` share an `--output`. Nodes are
-processes of this machine. The learner is that of `docs/examples/cleanrl_ppo.py`, so the program needs a checkout.
+node, as the paper's Fig. 2 and 3, and return and loads against the threshold. Finished runs are not repeated, so
+a command that was stopped can be started again, and commands with other `--seeds` or `--sync` can share an `--output`.
+Nodes are processes of this machine. The learner is that of `docs/examples/cleanrl_ppo.py`, so the program needs a
+checkout.
 """
 
 import argparse
@@ -42,17 +43,17 @@ SETTINGS: dict[str, int | float] = {
     "clip": 0.2,
     "entropy": 0.01,
 }
-"""The paper's, and CleanRL's where it names none."""
+"""Settings of the paper; those that it does not name are CleanRL's."""
 LAST = 100
 """Episodes over which a return is taken: the last ones of training, and those of the test at the end."""
 Told = Callable[[float, str], None]
-"""Called after each update with the share of the run that is done, and its figures in words."""
+"""A function called after each update with the finished share of the run, and its figures in words."""
 
 
 def play(args: argparse.Namespace, sync: str, seed: int, told: Told) -> dict[str, Any]:
     """Train once, and test the policy; return the figures at the end, and those after each update."""
     learner = import_file(LEARNER, "agent")
-    torch.set_num_threads(1)  # several wait for each other at each of many small products
+    torch.set_num_threads(1)  # several threads would wait for each other at each small product
     torch.manual_seed(seed)
     rule, _, lag = sync.partition("/")
     own = {"env_name": args.env.removeprefix("gymnasium:"), "envs_per_node": args.envs_per_node, "sync": rule}
@@ -139,7 +140,7 @@ def mean_bytes(runs: list[dict[str, Any]]) -> float:
 
 
 def by_lag(by_sync: dict[str, list[dict[str, Any]]]) -> dict[str, list[tuple[float, list[dict[str, Any]]]]]:
-    """Return thresholds of divergence and their runs by the largest lag, empty for none, in the order of thresholds."""
+    """Return thresholds of divergence and their runs, in order, by the largest lag; the key is empty for no limit."""
     found: dict[str, list[tuple[float, list[dict[str, Any]]]]] = {}
     for sync, own in by_sync.items():
         if sync.startswith("kl:"):
@@ -181,7 +182,7 @@ def draw(runs: list[dict[str, Any]], order: list[str], path: Path) -> None:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Make the runs that are missing, the table and the figure."""
+    """Make the missing runs, the table and the figure."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--env", default="gymnasium:LunarLander-v3")
     rules = "as --sync of orchestra run; kl:0.5/20 loads a version anyway when it is 20 behind"

@@ -1,6 +1,6 @@
 """Any algorithm on any environment: `--algorithm` and `--env`. By default QMIX (Rashid et al. 2018) on 8m of SMAC.
 
-Other experiments are this one with other defaults. Flags are made sense of in `components/training`.
+Other experiments are this one with other defaults. `components/training` interprets the flags.
 """
 
 from typing import Annotated, Literal
@@ -53,13 +53,13 @@ def experiment(
     state_last_action: Annotated[bool, Field(description="simulator: the state holds the last actions")] = True,
     state_timestep_number: Annotated[bool, Field(description="simulator: the state holds the time")] = False,
     obs_starcraft: Annotated[bool, Field(description="simulator: agents see more than the time")] = True,
-    fully_observable: Annotated[bool, Field(description="simulator: agents see everybody")] = False,
+    fully_observable: Annotated[bool, Field(description="simulator: agents see all units")] = False,
     action_mask: Annotated[bool, Field(description="simulator: units out of reach are no targets")] = True,
     edition: Annotated[
         Literal["2022", "2023", "2023-intended"], Field(description="simulator: SMACv2's filter of enemies")
     ] = "2022",
     prob_obs_enemy: Annotated[
-        float, Field(ge=0, le=1, description="simulator: chance to hear of an enemy that another agent has found")
+        float, Field(ge=0, le=1, description="simulator: probability of a report of an enemy that another agent found")
     ] = 1.0,
     env: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""ClusterEnv: what a node's environments are to do, and what came of it."""
+"""ClusterEnv: requests to the environments of a node, and their answers."""
 
 from typing import Any, Literal
 
@@ -18,16 +18,16 @@ class PlayEnvsMsg(Message):
     node: int
     """Number of the node, from 0."""
     number: int
-    """Number of the request to this node, from 0. One that comes again has been made in vain: a process was lost."""
+    """Number of the request to this node, from 0. A request is repeated if its process was lost."""
     what: Literal["reset", "step"]
     seed: int | None
-    """Of a reset: the seed of the node's environments; None to go on with theirs."""
+    """For a reset: the seed of the node's environments; None to keep their random state."""
     actions: Arrays
-    """Of a step: `actions` (B, …), or nothing, and the agent acts."""
+    """For a step: `actions` (B, …); if empty, the agent acts."""
 
 
 class EnvsPlayedMsg(Message):
-    """What the environments of a node answer to a `PlayEnvsMsg`; sent upwards. B environments."""
+    """The answer of a node's environments to a `PlayEnvsMsg`; sent upwards. B environments."""
 
     node: int
     number: int
@@ -35,9 +35,9 @@ class EnvsPlayedMsg(Message):
     version: int
     """Version of the parameters that acted; -1 without any."""
     arrays: Arrays
-    """`obs` (B, …). Of a step `reward`, `terminated`, `truncated` (B,), `actions` (B, …), `policy/NAME` (B, …) for each
-    output of the agent, `final_obs` (E, …) of the episodes that ended, and `ended` (E,): their environments."""
+    """`obs` (B, …). For a step also `reward`, `terminated`, `truncated` (B,), `actions` (B, …), `policy/NAME` (B, …) of
+    each output of the agent, `final_obs` (E, …) of the episodes that ended, and `ended` (E,): their environments."""
     lost: bool
     """True if the process was started anew, so that all environments are at the start of an episode."""
     error: str
-    """Why the agent or an environment failed, in words; empty if they did not."""
+    """Error of the agent or of an environment, in words; empty if there is none."""

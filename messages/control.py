@@ -17,13 +17,13 @@ class JoinMsg(Message):
     role: Literal["worker", "proxy"]
     ref: Ref[Any]
     environments: int
-    """Environments of a worker; 0 of a proxy, whose `WorkerCountMsg` has those of its workers."""
+    """Number of environments of a worker; 0 for a proxy, whose `WorkerCountMsg` has those of its workers."""
 
 
 class ClaimRoleMsg(Request[str]):
-    """An actor joins the Orchestrator in a role that a run has once; the Trainer, before it publishes any parameters.
+    """An actor joins the Orchestrator in a role that exists once in a run; the Trainer does so before it publishes.
 
-    The answer is empty, or the reason for which it is rejected: another actor has the role.
+    The answer is empty, or the reason for a rejection: another actor has the role.
     """
 
     role: Literal["trainer", "evaluator"]
@@ -31,18 +31,18 @@ class ClaimRoleMsg(Request[str]):
 
 
 class WorkerCountMsg(Message):
-    """The present number of a proxy's workers."""
+    """The current number of a proxy's workers."""
 
     proxy: Ref[Any]
     workers: int
     environments: int
-    """Environments of these workers."""
+    """Number of environments of these workers."""
 
 
 class CollectMsg(Message):
-    """Collect experience for so many episodes, or pause; sent downstream.
+    """Collect experience for a number of episodes, or pause; sent downstream.
 
-    Episodes, or other segments, or steps are counted from the recipient's last `JoinMsg` on.
+    Episodes, other segments, or steps are counted from the recipient's last `JoinMsg` on.
     """
 
     lane: ClassVar[Lane] = Lane.LATEST
@@ -52,11 +52,11 @@ class CollectMsg(Message):
     received: int
     """Episodes that the sender has received from the recipient."""
     unit: Literal["segments", "steps"]
-    """What is counted. With steps, a credit is used up by exactly so many of environments in lock-step, and all
-    segments end with it; other environments may make a few more."""
+    """Unit of the counts. With steps, environments in lock-step make exactly as many steps as the credit allows, and
+    all segments end with the last; other environments may make a few more."""
 
     def credit(self, sent: int) -> int | None:
-        """Return how many more episodes a recipient may send that has sent `sent`; None for any number."""
+        """Return the number of further episodes that a recipient may send after `sent`; None for any number."""
         return None if self.episodes is None else max(self.episodes - max(sent - self.received, 0), 0)
 
 
@@ -105,14 +105,14 @@ class TrainResultMsg(Message):
 
 
 class NotSavedMsg(Message):
-    """Reply to `SaveCheckpointMsg`: the checkpoint cannot be written. The sender goes on as if it were not asked."""
+    """Reply to `SaveCheckpointMsg`: the checkpoint cannot be written. The sender continues as if it was not asked."""
 
     error: str
     """The error of the operating system, in words."""
 
 
 class SaveCheckpointMsg(Request[str | NotSavedMsg]):
-    """Save all that a resumed run needs, and answer with the path of the file or folder."""
+    """Save everything that a resumed run needs, and answer with the path of the file or folder."""
 
     lane: ClassVar[Lane] = Lane.SOLICITED
 
@@ -124,7 +124,7 @@ class StateSavedMsg(Message):
 
     ref: Ref[Any]
     error: str
-    """Why the state cannot be written, in words; empty if it is saved."""
+    """Error in words if the state cannot be written; empty if it is saved."""
 
 
 class SaveStateMsg(Message):
@@ -153,7 +153,7 @@ class ProgressMsg(Message):
     params_lags: tuple[int, ...]
     """Environment steps so far by policy lag: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 or more versions."""
     dropped_episodes: int
-    """Episodes that were dropped because of their policy lag, which `--drop-stale` allows."""
+    """Episodes dropped because of their policy lag, as `--drop-stale` allows."""
     workers: int
     metrics: tuple[tuple[str, float], ...]
     """Metrics of the newest `TrainResultMsg`, and `learner_s`, its seconds."""

@@ -13,8 +13,8 @@ from orchestra import Arrays, Axes, Message, freeze
 class InsertTransitionMsg(Message):
     """Segments of episodes, back to back and without padding: whole episodes, or runs of consecutive steps of them.
 
-    A segment of length T has T steps and T+1 frames: what is seen before each step, and after the last. The fields are
-    those of the run's experience schema, in three groups. `frames` is the sum of all T+1, `steps` the sum of all T.
+    A segment of length T has T steps and T+1 frames: the observations before each step, and after the last. The fields
+    are those of the run's experience schema, in three groups. `frames` is the sum of all T+1, `steps` the sum of all T.
     """
 
     per_frame: Arrays
@@ -27,26 +27,26 @@ class InsertTransitionMsg(Message):
     terminated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
     """True for a segment whose last frame ends its episode, so that this frame has no value."""
     truncated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
-    """True for a segment whose episode was cut after it, as at a time limit: its last frame still has a value. Neither
-    is true for a segment whose episode goes on."""
+    """True for a segment whose episode was cut after it, as at a time limit: its last frame still has a value. If the
+    episode continues, both are False."""
     won: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
     versions: Annotated[NDArray[np.int32], Axes("int32", "steps")]
     """Version of the parameters that chose the actions of each step."""
     episode: Annotated[NDArray[np.int64], Axes("int64", "segments")]
-    """Number of each segment's episode among those of the worker, which tells its episodes apart."""
+    """Number of each segment's episode among those of the worker."""
     first: Annotated[NDArray[np.int32], Axes("int32", "segments")]
-    """Step of its episode with which each segment begins; 0 for a whole episode."""
+    """First step of each segment in its episode; 0 for a whole episode."""
     return_before: Annotated[NDArray[np.float64], Axes("float64", "segments")]
-    """Undiscounted reward of the episode before each segment, the mean over agents where each has a reward."""
+    """Undiscounted reward of the episode before each segment; the mean over agents if each has a reward."""
     newest_version: int | None
     """Version of the newest parameters when the experience reached the Orchestrator, which adds the number; None
-    before. The *policy lag* of a step is this number less the step's own version."""
+    before. The *policy lag* of a step is this number minus the step's own version."""
     sender: str
-    """Address of the actor that tells this message, whose credit the segments use: a worker, or the proxy that passes
-    them on. Empty if no actor has told it yet."""
+    """Address of the actor that sends this message, whose credit the segments use: a worker, or the proxy that passes
+    them on. Empty if no actor has sent it yet."""
     source: str
-    """Address of the actor by whose node the steps are counted: the first proxy on their way, that of the host where
-    they were played, or the worker if there is none. Empty until the first proxy has passed them on."""
+    """Address of the actor whose node counts the steps: the first proxy on their way, on the host where they were
+    played, or the worker if there is no proxy. Empty until the first proxy has passed them on."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -86,13 +86,13 @@ class InsertTransitionMsg(Message):
         return {**self.per_frame.plain(), **self.per_step.plain(), **self.per_segment.plain()}
 
     def summary(self) -> "InsertTransitionMsg":
-        """Return what is counted of the segments: of the fields, the reward and those of segments."""
+        """Return the message with only the counted fields: the reward, and the fields per segment."""
         return self.model_copy(
             update={"per_frame": Arrays({}), "per_step": Arrays({"reward": self.per_step["reward"]})}
         )
 
     def select(self, segments: NDArray[np.bool_]) -> "InsertTransitionMsg":
-        """Return a message of the chosen segments, (segments,), of which there has to be one at least."""
+        """Return a message of the chosen segments, (segments,) bool; at least one must be chosen."""
         frames, steps = np.repeat(segments, self.lengths + 1), np.repeat(segments, self.lengths)
 
         def chosen(group: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> Arrays:
@@ -124,7 +124,7 @@ class InsertTransitionMsg(Message):
         sender: str = "",
         source: str = "",
     ) -> "InsertTransitionMsg":
-        """Return a message of whole episodes, in which those that are not `terminated` were cut."""
+        """Return a message of whole episodes; those that are not `terminated` count as truncated."""
         n = len(lengths)
         return cls(
             per_frame=Arrays(per_frame),

@@ -17,22 +17,22 @@ class LoadParamsMsg(Message):
     """Number of the publication; 0 for the initial parameters."""
     params: Annotated[NDArray[np.float32], Axes("float32", "parameters")]
     env_steps: int | None
-    """Environment steps of the run so far, by which workers schedule exploration. The Orchestrator adds the number: the
-    Trainer, which publishes the parameters, does not know it."""
+    """Environment steps of the run so far, by which workers schedule exploration. The Orchestrator adds the number,
+    because the Trainer, which publishes the parameters, does not know it."""
 
 
 class ProbesMsg(Message):
     """Inputs of the policy, drawn from experience, on which versions are compared."""
 
     number: int
-    """Version of the parameters that were published with them."""
+    """Version of the parameters published with these probes."""
     inputs: Arrays
     """`last_actions`, and `frames/NAME` for each field per frame that the policy reads: K probes of W consecutive
     frames each, (K, W, …). Each begins with the policy's empty recurrent state and is compared in its last frame."""
 
 
 class VersionMsg(Message):
-    """A version of the acting parameters exists, which workers may ask for; and its digest.
+    """Announcement of a version of the acting parameters, which workers may request; and its digest.
 
     A newer one replaces an unread one, so a slow worker skips versions.
     """
@@ -41,13 +41,13 @@ class VersionMsg(Message):
 
     version: int
     required: int
-    """Workers load if their own version is older than this one, whatever they decide otherwise."""
+    """Workers whose own version is older than this one load in any case."""
     env_steps: int | None
     """As in `LoadParamsMsg`."""
     probes: int | None
     """Number of the `ProbesMsg` that `outputs` belong to; None without a digest."""
     outputs: Arrays
-    """The digest: what the policy of this version gives for each probe, (K, A, …); empty without a digest."""
+    """The digest: outputs of this version's policy for each probe, (K, A, …); empty without a digest."""
 
 
 class PullParamsMsg(Message):
@@ -55,18 +55,18 @@ class PullParamsMsg(Message):
 
     version: int
     ref: Ref[Any]
-    """Receives one `LoadParamsMsg`, as soon as there is one."""
+    """Receives one `LoadParamsMsg`, as soon as it is available."""
 
 
 Decision = tuple[int | None, int, float | None, float | None, bool]
-"""What a worker decided about a version: its own version before, None if it had none; the version that was announced;
-how far the worker's policy is from that one, None if they were not compared; the running average of this, which is
-compared with the threshold; and whether it loads."""
+"""Decision of a worker about a version: its own version before, None if it had none; the announced version; the
+divergence of the worker's policy from that version, None if they were not compared; the running average of this, which
+is compared with the threshold; and whether the worker loads."""
 
 
 class SyncMsg(Message):
-    """What a worker has decided about loading parameters since its last `SyncMsg`; sent upwards."""
+    """Decisions of a worker about loading parameters since its last `SyncMsg`; sent upwards."""
 
     worker: str
-    """Its address."""
+    """Address of the worker."""
     decisions: tuple[Decision, ...]

@@ -36,7 +36,7 @@ class BatchTrainingDataMsg(Message):
     """Importance weights of prioritised sampling; ones otherwise."""
     indices: Annotated[NDArray[np.int64], Axes("int64", "segments")]
     generations: Annotated[NDArray[np.int64], Axes("int64", "segments")]
-    """Which segment lay at each index, so that priorities of a since overwritten one are ignored."""
+    """Generation of the segment at each index, so that priorities of overwritten segments are ignored."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -74,7 +74,7 @@ class SampleBatchMsg(Message):
 
 
 class UpdatePriorityMsg(Message):
-    """New priorities of learned segments."""
+    """New priorities of segments after learning."""
 
     indices: Annotated[NDArray[np.int64], Axes("int64", "segments")]
     generations: Annotated[NDArray[np.int64], Axes("int64", "segments")]

@@ -10,7 +10,7 @@ from orchestra import Axes, Lane, Message, Ref
 
 
 class ShardSizeMsg(Message):
-    """How much a shard holds now. A newer one replaces an unread one."""
+    """Current contents of a shard. A newer message replaces an unread one."""
 
     lane: ClassVar[Lane] = Lane.LATEST
 
@@ -18,13 +18,13 @@ class ShardSizeMsg(Message):
     total: float
     """Sum of the weights by which its episodes are drawn."""
     held: int
-    """Episodes that it holds."""
+    """Number of episodes that it holds."""
     inserted: int
-    """Episodes that were inserted into it so far."""
+    """Number of episodes inserted into it so far."""
 
 
 class ShardEpisodesMsg(Message):
-    """Reply to `DrawEpisodesMsg`: episodes that a shard has drawn in proportion to their weights, independently."""
+    """Reply to `DrawEpisodesMsg`: episodes that a shard has drawn in proportion to their weights, in random order."""
 
     lane: ClassVar[Lane] = Lane.SOLICITED
 
@@ -37,6 +37,6 @@ class ShardEpisodesMsg(Message):
 
 
 class DrawEpisodesMsg(Message):
-    """Draw so many episodes, and send them in a `ShardEpisodesMsg` to where the shard reports its size."""
+    """Draw episodes, and send them in a `ShardEpisodesMsg` to the actor to which the shard reports its size."""
 
     episodes: int

@@ -14,7 +14,7 @@ from orchestra.cli.main import main
 
 
 class CommandHelp(SphinxDirective):
-    """Runs `orchestra` with the words of its argument, and shows what it prints."""
+    """Runs `orchestra` with the words of its argument, and shows the output."""
 
     required_arguments = 1
     final_argument_whitespace = True

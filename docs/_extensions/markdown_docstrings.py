@@ -1,4 +1,4 @@
-"""Sphinx extension: docstrings of this project are plain text in the manner of Markdown, not reStructuredText."""
+"""Sphinx extension: docstrings of this project are plain text with Markdown marks, not reStructuredText."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ _SECTION = re.compile(r"(Args|Attributes|Example|Raises|Returns|Yields):$")
 
 
 def escape(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Rewrite `lines` in place: marks outside of code stand for themselves, and indented paragraphs are code."""
+    """Rewrite `lines` in place: escape marks outside of code, and turn indented paragraphs into code."""
     text: list[str] = []
     section = code = False
     for line in lines:
@@ -31,6 +31,6 @@ def _escaped(line: str) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the rewriting, before that of `sphinx.ext.napoleon`."""
+    """Register the rewriting to run before `sphinx.ext.napoleon`."""
     app.connect("autodoc-process-docstring", escape, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

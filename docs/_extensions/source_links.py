@@ -1,4 +1,4 @@
-"""Sphinx extension: a link of a page to a file of the source names the file, since the site holds no source."""
+"""Sphinx extension: a link to a source file becomes the name of the file, because the site has no source files."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class SourceLinks(SphinxTransform):
-    """Turns `[text](../components/x.py)` into the path of the file, in code letters."""
+    """Turns `[text](../components/x.py)` into the path of the file, formatted as code."""
 
     default_priority = 5
 

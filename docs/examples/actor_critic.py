@@ -1,4 +1,4 @@
-"""An algorithm in one file: an actor-critic that learns from each segment once, weighted by how its policy has moved.
+"""An algorithm in one file: an actor-critic that learns from each segment once, with importance weights.
 
 orchestra run qmix_8m --algorithm docs/examples/actor_critic.py:ActorCritic --segment-length 32 --width 64
 """
@@ -23,7 +23,7 @@ Frames = Mapping[str, NDArray[Any]]
 
 
 class Network(nn.Module):
-    """Logits (n, A, U) and values (n, A) of observations (n, A, O); each agent has an embedding of its own."""
+    """Network with logits (n, A, U) and values (n, A) for observations (n, A, O); each agent has its own embedding."""
 
     def __init__(self, spec: EnvSpec, width: int) -> None:
         super().__init__()
@@ -43,9 +43,9 @@ class ActorCritic(ModulePolicy):
 
     Args:
         spec: sizes of the environment.
-        seed: of the initial parameters.
+        seed: seed of the initial parameters.
         width: units of the body.
-        learning_rate: of Adam.
+        learning_rate: learning rate of Adam.
         gamma: discount.
     """
 
@@ -84,7 +84,7 @@ class ActorCritic(ModulePolicy):
         rng: np.random.Generator,
     ) -> Acted:
         log_prob, value = self._said(frames)
-        noise = rng.gumbel(size=log_prob.shape) if epsilon else 0.0  # its argmax is a draw from the distribution
+        noise = rng.gumbel(size=log_prob.shape) if epsilon else 0.0  # the argmax is a draw from the distribution
         actions = np.asarray((log_prob + noise).argmax(-1))
         taken = np.take_along_axis(log_prob, actions[..., None], -1)[..., 0]
         return Acted(actions, hidden, {"log_prob": taken, "value": value})
@@ -100,7 +100,7 @@ class ActorCritic(ModulePolicy):
         """Make one gradient step on all steps of `batch`."""
         steps = np.arange(batch.reward.shape[1])
         real, last = steps < batch.lengths[:, None], steps == batch.lengths[:, None] - 1
-        over = last & batch.terminated[:, None]  # a truncated segment, and one that goes on, have a value behind them
+        over = last & batch.terminated[:, None]  # no value follows; one follows truncated and unended segments
         target = batch.reward[..., None] + self.gamma * ~over[..., None] * batch["value"][:, 1:]
         obs, available, actions, old, goal = (
             torch.from_numpy(array[real])

@@ -76,10 +76,10 @@ def successors(after: NDArray[Any], info: dict[str, Any]) -> NDArray[Any]:
 
 
 def advantages(rollout: Arrays, gamma: float, gae_lambda: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return advantages and targets of values (T, N): those of V-trace, and of GAE where the present policy has acted.
+    """Return advantages and targets of values (T, N) by V-trace, which is GAE where the present policy has acted.
 
-    A truncated episode has a value behind it, a terminated one has none. `weight` is at most 1: the probability of the
-    action now, over that when it was taken.
+    The value after a truncated episode counts; after a terminated episode there is none. `weight` is the probability of
+    the action now, divided by that when it was taken, and at most 1.
     """
     error = rollout["reward"] + gamma * rollout["next_value"] * ~rollout["terminated"] - rollout["value"]
     advantage, correction = np.zeros_like(error), np.zeros_like(error)
@@ -91,7 +91,7 @@ def advantages(rollout: Arrays, gamma: float, gae_lambda: float) -> tuple[NDArra
 
 
 def judged(agent: Agent, rollout: Arrays) -> Arrays:
-    """Return the rollout with values and log-probabilities of the present agent, which nodes may not have had."""
+    """Return the rollout with values and log-probabilities of the present agent; nodes may have used older ones."""
     obs, after = (torch.as_tensor(rollout[name], dtype=torch.float32) for name in ("obs", "after"))
     shape = rollout["reward"].shape
     with torch.no_grad():
@@ -103,10 +103,10 @@ def judged(agent: Agent, rollout: Arrays) -> Arrays:
 
 
 def learn(agent: Agent, optimizer: torch.optim.Optimizer, rollout: Arrays, args: argparse.Namespace) -> None:
-    """Make the epochs of one update. The ratio is to the policy before the update, whichever one has acted.
+    """Make the epochs of one update. The ratio is to the policy before the update, which may not be the one that acted.
 
     As in decoupled PPO (Hilton, Cobbe and Schulman 2022), the clip bounds the step, and `weight` corrects for actions
-    of an older policy. Where the present one has acted, this is PPO.
+    of an older policy. If the present policy has acted, this is PPO.
     """
     rollout = judged(agent, rollout)
     advantage, target = advantages(rollout, args.gamma, args.gae_lambda)

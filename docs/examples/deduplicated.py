@@ -1,6 +1,6 @@
 """QMIX with a custom prioritised replay buffer: the priority of an episode that is twice in a batch is set once.
 
-The bug in it is found in `docs/debugging.md`.
+It has a bug, which `docs/debugging.md` finds.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A pipeline: a source, a stage that fails at every line it cannot read and is started again, and a sum.
+"""A pipeline: a source, a stage that fails at each unreadable line and is started again, and a sum.
 
 orchestra run docs/examples/pipeline.py --lines 1000
 """
@@ -11,27 +11,27 @@ from orchestra import Actor, Message, Ref, Restart, Supervision, Topology, on
 
 
 class LineMsg(Message):
-    """A line of text, from anywhere."""
+    """A line of text."""
 
     text: str
 
 
 class NumberMsg(Message):
-    """What a line said."""
+    """The number of a line."""
 
     value: float
 
 
 class EndMsg(Message):
-    """Nothing more comes."""
+    """The end: no more messages follow."""
 
 
 class NextMsg(Message):
-    """Go on: what the source tells itself."""
+    """Send the next line; the source sends it to itself."""
 
 
 class Source(Actor[NextMsg]):
-    """Tells lines, every tenth of which is no number."""
+    """Sends lines; every tenth line is not a number."""
 
     def __init__(self, lines: int, to: Ref[LineMsg | EndMsg]) -> None:
         self._lines = lines
@@ -69,7 +69,7 @@ class Parser(Actor[LineMsg | EndMsg]):
 
 
 class Total(Actor[NumberMsg | EndMsg]):
-    """Adds up, and says the sum at the end."""
+    """Adds the numbers, and prints the sum at the end."""
 
     def __init__(self) -> None:
         self._numbers = 0

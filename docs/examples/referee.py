@@ -1,4 +1,4 @@
-"""Tests an actor alone: time is the test's, the collaborator is a probe, and nothing sleeps."""
+"""A test of an actor alone: the test controls the clock, the collaborator is a probe, and nothing sleeps."""
 
 import asyncio
 from typing import Any
@@ -8,23 +8,23 @@ from orchestra.testing import ManualClock, Probe, settle
 
 
 class ScoreMsg(Message):
-    """Somebody scored."""
+    """A team has scored."""
 
     points: int
 
 
 class SilenceMsg(Message):
-    """Nobody has scored for a while."""
+    """No team has scored for a while."""
 
 
 class TimeOutMsg(Message):
-    """A minute is over: what the referee tells itself."""
+    """A minute is over; the referee sends it to itself."""
 
     scores: int
 
 
 class Referee(Actor[ScoreMsg | TimeOutMsg]):
-    """Tells the ledger when a minute went by without a score."""
+    """Tells the ledger when a minute has passed without a score."""
 
     def __init__(self, ledger: Ref[SilenceMsg]) -> None:
         self._ledger = ledger

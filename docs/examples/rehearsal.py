@@ -1,4 +1,4 @@
-"""QMIX on 8m with a TrajectoryManager of one's own: now and then a batch is made of won episodes alone."""
+"""QMIX on 8m with a custom TrajectoryManager: now and then a batch has only won episodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ class Rehearsal(TrajectoryManager):
         if msg.number % self._every or len(self._wins) < msg.batch_size:
             return super().draw(msg)
         sampled = self._wins.sample(msg.batch_size, self.rng)
-        # Priorities that come back for these concern nobody: no episode of the other buffer has this generation.
+        # Priorities for these are ignored: no episode of the other buffer has this generation.
         return replace(sampled, generations=np.full_like(sampled.generations, -1))
 
 

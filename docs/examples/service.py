@@ -41,7 +41,7 @@ class Judge(Actor[JudgeMsg]):
 
 
 def judged(board: NDArray[np.float32]) -> Verdict:
-    """Compute for as long as it takes. It touches no actor."""
+    """Compute, however long it takes, without using an actor."""
     return Verdict(value=float(board.mean()), best=int(board.argmax()))
 
 

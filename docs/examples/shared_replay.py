@@ -1,4 +1,4 @@
-"""Two actors and a learner, one process each, and one replay server: no thread, socket or event loop of our own.
+"""Two actors and a learner, one process each, and one replay server, without own threads, sockets or event loops.
 
 The game is a corridor: an agent goes left or right, and is rewarded at the far end. It observes a picture.
 """

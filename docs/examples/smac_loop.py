@@ -1,7 +1,7 @@
 """SMAC's loop of random agents on the simulator alone (`pip install ./components/envs/skirmish`): one line differs.
 
 The same line changes in PyMARL (`src/envs/__init__.py`), in EPyMARL (`src/envs/smac_wrapper.py`, and likewise
-`src/envs/smacv2_wrapper.py`), and wherever else code imports from `smac.env` or `smacv2.env`.
+`src/envs/smacv2_wrapper.py`), and in all other code that imports from `smac.env` or `smacv2.env`.
 """
 
 import numpy as np

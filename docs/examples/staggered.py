@@ -1,6 +1,6 @@
 """QMIX with workers that load new parameters at different times, so that they do not all wait for the same message.
 
-The bug in it is found in `docs/debugging.md`.
+It has a bug, which `docs/debugging.md` finds.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 
 
 class StaggeredWorker(Worker):
-    """Loads every `period`-th version of the parameters; its siblings load others."""
+    """Loads every `period`-th version of the parameters; other workers load other versions."""
 
     def __init__(self, *, phase: int, period: int, **options: Any) -> None:
         super().__init__(**options)

@@ -1,9 +1,9 @@
-"""Weighted QMIX (Rashid et al. 2020), an algorithm of one's own in one file: `orchestra run` trains it on any scenario.
+"""Weighted QMIX (Rashid et al. 2020), a custom algorithm in one file: `orchestra run` trains it on any scenario.
 
-QMIX projects what joint actions are worth onto functions that are monotonic in each agent's value, and pays for every
-joint action alike. Where the best one only pays if all take part, that projection misses it. Here an unrestricted
-central network learns what joint actions are worth, and QMIX is regressed on that with less weight on those that it
-overestimates anyway.
+QMIX projects the values of joint actions onto functions that are monotonic in each agent's value, with equal weight for
+every joint action. If the best joint action pays only when all agents take part, that projection misses it. Here an
+unrestricted central network learns the values of joint actions. QMIX is regressed on them, with less weight on those
+that it already overestimates.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 
 
 class CentralMixer(nn.Module):
-    """Q* of the paper: what a joint action is worth, of the agents' central values and the state, unrestricted."""
+    """Q* of the paper: the value of a joint action from the agents' central values and the state, unrestricted."""
 
     def __init__(self, n_agents: int, state_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class WeightedQmix(Qmix):
 
     Args:
         spec: sizes of the environment.
-        weighting: "optimistic" gives full weight where the target is above Q_tot (OW-QMIX), "central" where what was
-            done is QMIX's best joint action, or the target is above what that is worth (CW-QMIX).
-        alpha: the weight of all others; in the authors' runs on StarCraft II 0.5 for OW, 0.75 for CW.
+        weighting: "optimistic" gives full weight if the target is above Q_tot (OW-QMIX); "central" if the joint action
+            is QMIX's best one, or if the target is above the value of the best one (CW-QMIX).
+        alpha: weight of all other joint actions; in the authors' runs on StarCraft II 0.5 for OW, 0.75 for CW.
         central_size: hidden units of the central mixer; 256 in the authors' code.
         **options: the keywords of `Iql`.
 
@@ -112,7 +112,7 @@ def experiment(
     ] = "optimistic",
     alpha: Annotated[float, Field(gt=0, le=1, description="the weight of all others")] = 0.5,
 ) -> Topology:
-    """Lay out the standard run, with another policy in the trainer. Its agents act as those of QMIX."""
+    """Lay out the standard run, with another policy in the trainer. Its agents act like those of QMIX."""
     for node in topology.nodes.values():
         for actor in list(node.actors):
             if actor.kind is Trainer:

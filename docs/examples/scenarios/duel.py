@@ -1,4 +1,4 @@
-"""Two commanders: one script plays both sides of 8m, then random agents meet it."""
+"""A scripted opponent: one script plays both sides of 8m, then random agents play against it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,11 @@ rng = np.random.default_rng(0)
 
 
 def weakest_in_reach(available: NDArray[np.bool_], health: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Attack the weakest foe in reach, else go east.
+    """Attack the weakest enemy in reach, else go east.
 
     Args:
-        available: (B, A, U) what each may do.
-        health: (B, E) of the foes.
+        available: (B, A, U), available actions.
+        health: (B, E), health of the enemies.
     """
     reach = available[:, :, 6:]  # (B, A, E)
     weakest = np.where(reach, health[:, None, :], np.inf).argmin(axis=2)  # (B, A)
@@ -24,12 +24,12 @@ def weakest_in_reach(available: NDArray[np.bool_], health: NDArray[np.float64]) 
 
 
 def opponent(side: Opposition) -> NDArray[np.int64]:
-    """The same script for the enemies: they see the map turned by half, and themselves first."""
+    """Apply the same script to the enemies: they see the map rotated by 180°, and their own units first."""
     return weakest_in_reach(side.available, side.units["health"][:, side.n_agents :])
 
 
 def play(env: Skirmish, *, scripted: bool) -> float:
-    """The share of battles that the agents win."""
+    """Return the share of battles that the agents win."""
     env.reset()
     ended, won = np.zeros(BATTLES, np.bool_), np.zeros(BATTLES, np.bool_)
     while not ended.all():
