@@ -132,9 +132,9 @@ def _note(episodes: int) -> str:
         f"A greedy test is `--eval-episodes` battles, by default 32. *Final* is the mean of the last {WINDOW} tests, "
         "*best* the best single one, *area* the area under the win rate over environment steps as a share of the "
         "largest possible. Values of a map are medians over its seeds, in brackets the lowest and the highest. *To 50 "
-        "%* and *to 90 %* are steps and minutes up to the first test with that win rate, medians of the runs that had one. "
-        f"*Jitter* is the share of {episodes} new battles that the best parameters of a run win when each start position "
-        "is moved by up to this many cells per axis. Intervals are of a bootstrap stratified by map, "
+        "%* and *to 90 %* are steps and minutes up to the first test with that win rate, medians of the runs that had "
+        f"one. *Jitter* is the share of {episodes} new battles that the best parameters of a run win when each start "
+        "position is moved by up to this many cells per axis. Intervals are of a bootstrap stratified by map, "
         f"{RESAMPLES:,} resamples (Agarwal et al. 2021)."
     )
 
