@@ -37,7 +37,7 @@ from components.envs.skirmish.compiling import COMPILED
 from components.envs.skirmish.kernel import tick, views
 from components.envs.skirmish.kernel.crowd import separate
 
-PARTS = ("choose whom to fight", "find ways", "decide", "walk", "fight", "recover", "keep apart")
+PARTS = ("choose targets", "find ways", "decide", "walk", "fight", "recover", "keep apart")
 
 
 def at_random(available: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:

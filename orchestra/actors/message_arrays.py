@@ -34,7 +34,7 @@ class MessageArrays:
         """The arrays by name, with undefined contents; none once they are frozen."""
 
     def freeze(self) -> dict[str, AnyArray]:
-        """Return the arrays by name, read-only. Nobody may write to `arrays` from now on.
+        """Return the arrays by name, read-only. `arrays` must not be written to from now on.
 
         Raises:
             ValueError: they have been frozen before.

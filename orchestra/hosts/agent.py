@@ -66,7 +66,7 @@ PAUSE_MAX_S = 2.0
 OVER_S = 0.5
 """The pause after the refusal of a head that is about to end."""
 LAST_TRIES = 200
-TUNNEL_FOLDER = Path("/tmp")  # noqa: S108 (launchers choose names that nobody can guess)
+TUNNEL_FOLDER = Path("/tmp")  # noqa: S108 (launchers choose names that cannot be guessed)
 """The folder in which launchers have ssh make the sockets of tunnels. Killed agents leave theirs there."""
 
 

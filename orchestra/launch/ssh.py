@@ -322,7 +322,7 @@ def destination_of(host: HostSettings) -> str:
 
 
 def _socket(random: str) -> str:
-    return f"/tmp/orchestra-{random}.sock"  # noqa: S108 (nobody can guess the name, and the folder is everywhere)
+    return f"/tmp/orchestra-{random}.sock"  # noqa: S108 (the name cannot be guessed, and every host has the folder)
 
 
 def _port(token: str) -> str:

@@ -141,7 +141,7 @@ def observe(
         enemy_width += 1 + rules.enemy_shield
         ally_width += 1 + rules.ally_shield
     # Locals, since the compiler reads a record anew after each write to the observation.
-    everybody, cone, masks = rules.fully_observable, rules.looks > 0, rules.draws_masks
+    all_seen, cone, masks = rules.fully_observable, rules.looks > 0, rules.draws_masks
     chances, levels, numbers = rules.draws_chances, rules.draws_levels, rules.draws_chances or rules.draws_levels
     sight = kind.sight
     ally_width += chances + levels
@@ -157,7 +157,7 @@ def observe(
         dx = other.x - me.x
         dy = other.y - me.y
         squared = dx * dx + dy * dy
-        if not everybody:
+        if not all_seen:
             if cone:
                 if not sees(me, kind, dx, dy, rules):
                     continue
