@@ -4,7 +4,7 @@
 
 W1: rows of float32[84] observation and next observation, int64 action, float32 reward and done; a full ring of 2^20
 rows, all of which have been drawn from. Plain NumPy is a simple first version: a dictionary of arrays, fancy indexing,
-no checks, and for priorities a running sum over all rows, computed anew for each batch. Tianshou inserts through 64
+no checks, and for priorities a running sum over all rows, computed again for each batch. Tianshou inserts through 64
 environments, one row for each; TorchRL's priorities need an extension that is built for one torch version only. W1 is
 measured in seconds of processor time, because every side works in one thread.
 

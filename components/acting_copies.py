@@ -65,7 +65,7 @@ class ActingCopies:
         return self._policy.last_frame(self.frames(copies), self.last_actions[copies], self.hidden[copies])
 
     def receive(self) -> tuple[Copies, NDArray[np.bool_] | None]:
-        """Wait for copies; return those that have made a step, and a mask (B,) of those that lost an episode, or None.
+        """Wait for copies. Return the copies that have made a step, and a mask (B,) of lost episodes or None.
 
         A copy that has made a step is ready, unless `leave` or `begin` names it.
         """

@@ -236,7 +236,7 @@ class Orchestrator(
             await self._count_environments()
 
     async def _count_environments(self) -> None:
-        """Adapt the error buffer to the number of environments, and grant credits anew."""
+        """Adapt the error buffer to the number of environments, and grant credits again."""
         self._counters.set_error_buffer(self.buffer_per_environment, self._downstream.environments)
         await self._continue_if_all_returned()
         await self._drive()

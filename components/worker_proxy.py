@@ -132,7 +132,7 @@ class WorkerProxy(
             await self._mark_saved(msg.address)
 
     async def _recount(self) -> None:
-        """Report the number of workers, and divide the credits anew."""
+        """Report the number of workers, and divide the credits again."""
         counts = {"workers": self._workers.workers, "environments": self._workers.environments}
         await self._to.tell(WorkerCountMsg(proxy=self.me, **counts))
         if not self._workers.environments:  # the upstream takes the credits back

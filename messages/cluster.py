@@ -38,6 +38,6 @@ class EnvsPlayedMsg(Message):
     """`obs` (B, …). For a step also `reward`, `terminated`, `truncated` (B,), `actions` (B, …), `policy/NAME` (B, …) of
     each output of the agent, `final_obs` (E, …) of the episodes that ended, and `ended` (E,): their environments."""
     lost: bool
-    """True if the process was started anew, so that all environments are at the start of an episode."""
+    """True if the process was restarted, so that all environments are at the start of an episode."""
     error: str
     """Error of the agent or of an environment, in words; empty if there is none."""

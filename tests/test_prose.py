@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = {".py", ".md", ".toml"}
-ROOMS = ("orchestra", "components", "messages", "experiments", "benchmarks", "docs")
+ROOMS = ("orchestra", "components", "messages", "experiments", "benchmarks", "docs", "README.md")
 VAGUE = re.compile(r"\b(whoever|whom|nobody|somebody|everybody|any longer)\b", re.IGNORECASE)
 
 
@@ -18,7 +18,7 @@ def found(text: str) -> list[str]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_sentence_has_a_vague_subject(room: str) -> None:
-    files = [path for path in sorted((ROOT / room).rglob("*")) if path.suffix in SUFFIXES]
+    files = [path for path in (ROOT / room, *sorted((ROOT / room).rglob("*"))) if path.suffix in SUFFIXES]
     assert files
     assert {str(path.relative_to(ROOT)): lines for path in files if (lines := found(path.read_text()))} == {}
 

@@ -2,8 +2,8 @@
 
 The items of a buffer are numbered in the order of their insertion, and a part has a fixed range of these numbers. A
 part that is full never changes: the next checkpoint gets a hard link to its file, or a new file where that is
-impossible. The last part, which still grows, is written anew. A checkpoint is complete by itself: its folder may be
-copied, and the others removed.
+impossible. The last part still grows and is written again at each save. A checkpoint is complete by itself: its folder
+may be copied, and the others removed.
 
 The file at the buffer's own path holds everything else, and names the parts; it is written last. A part's name ends
 with a digest of its content, so a file of that name has the right content.

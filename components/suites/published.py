@@ -133,6 +133,6 @@ SMACV2 = Suite(
         ),
     },
 )
-"""The 15 maps; teams and starting positions are drawn anew in each battle."""
+"""The 15 maps; teams and starting positions are drawn again in each battle."""
 
 SUITES = {suite.name: suite for suite in (SMAC, SMACV2)}

@@ -15,7 +15,7 @@ def unplanned(state: Path, topology: Topology) -> list[str]:
     """Return the saved states of actors that `topology` does not plan, by the names of their files, in order.
 
     A state is a file `NODE.ACTOR.EXTENSION` of the folder `state`; a file `NODE.ACTOR.PART.EXTENSION` belongs to it. An
-    actor without a state begins anew.
+    actor without a state begins without one.
     """
     actors = [f"{node.name}.{actor.name}" for node in topology.nodes.values() for actor in node.actors]
     planned = tuple(f"{actor}{end}" for actor in actors for end in ".:")  # a colon precedes the name of a child

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, State, Stop, Supervision, on
 from orchestra.errors import CannotReplay
 from orchestra.replay.replay import Replay
-from orchestra.testing import settle
+from orchestra.testing import ManualClock, settle
 from orchestra.trace.reading.run_trace import RunTrace
 
 Recorded = Callable[..., Path]
@@ -106,6 +106,18 @@ class Opaque(Summer):
         return {"itself": self}
 
 
+class Slow(Summer):
+    """Needs a second for each snapshot, by the clock of its node."""
+
+    def __init__(self, to: Ref[AddMsg], clock: ManualClock) -> None:
+        super().__init__(to)
+        self.time = clock
+
+    def snapshot(self) -> State | None:
+        self.time.advance(1.0)
+        return super().snapshot()
+
+
 class Brief(Summer):
     supervision: ClassVar[Supervision] = Stop()
 
@@ -195,6 +207,21 @@ def test_no_snapshot_is_taken_while_an_answer_is_outstanding(recorded: Recorded,
     flight(recorded, scene)
     assert answers[0] == 0
     assert answers[1] > 0
+
+
+def test_snapshots_take_at_most_a_hundredth_of_the_time(recorded: Recorded) -> None:
+    asked: list[int] = []
+    clock = ManualClock()
+
+    async def scene(node: Node) -> None:
+        actor = node.spawn("summer", Slow, node.spawn("sink", Sink), clock)
+        for wait in (0.0, 98.0, 2.0):  # one slow snapshot may have been interrupted: two count
+            clock.advance(wait)
+            await tell(node, actor, 400)
+            asked.append(node.cell("here/summer").actor.asked)
+
+    recorded(scene, mode="flight", flight_bytes=RING, clock=clock)
+    assert asked == [2, 2, 3]
 
 
 @pytest.mark.parametrize(

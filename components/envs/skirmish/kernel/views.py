@@ -140,7 +140,7 @@ def observe(
     if rules.obs_all_health:
         enemy_width += 1 + rules.enemy_shield
         ally_width += 1 + rules.ally_shield
-    # Locals, since the compiler reads a record anew after each write to the observation.
+    # Locals, because the compiler reads a record again after each write to the observation.
     all_seen, cone, masks = rules.fully_observable, rules.looks > 0, rules.draws_masks
     chances, levels, numbers = rules.draws_chances, rules.draws_levels, rules.draws_chances or rules.draws_levels
     sight = kind.sight
