@@ -70,8 +70,8 @@ class PartFiles:
 
     def __init__(self, buffer: Parted) -> None:
         self._buffer = buffer
-        self._full: dict[int, str] = {}
-        """Names of the full parts that were saved or loaded, by number."""
+        self._full: dict[range, str] = {}
+        """Names of the full parts that were saved or loaded, by their items."""
         self._folders: list[Path] = []
         """Folders in which they may be, besides the folders next to the checkpoint that is written."""
 
@@ -83,15 +83,16 @@ class PartFiles:
         """
         held = self._buffer.held
         width = max(self._buffer.capacity // PARTS, 1)
-        names, full = [], dict[int, str]()
+        names, full = [], dict[range, str]()
         for number in range(held.start // width, -(-held.stop // width)):
-            items = range(max(number * width, held.start), min((number + 1) * width, held.stop))
-            name = self._full.get(number, "")
+            whole = range(number * width, (number + 1) * width)
+            items = range(max(whole.start, held.start), min(whole.stop, held.stop))
+            name = self._full.get(whole, "")
             if not (name and self._link(name, path)):
                 name = self._write(path, number, items)
             names.append(name)
-            if items.stop == (number + 1) * width:
-                full[number] = name
+            if items.stop == whole.stop:
+                full[whole] = name
         text = np.frombuffer("\n".join(names).encode(), np.uint8)
         own = {NAMES: text, FIRST: np.array(held.start), WIDTH: np.array(width)}
         write_checkpoint(path, self._buffer.rest_arrays() | {n: StateArray.of(a) for n, a in own.items()}, packed=True)
@@ -133,8 +134,8 @@ class PartFiles:
 
 
 @contextmanager
-def opened(path: Path, buffer: Parted) -> Iterator[tuple[ArrayReader, dict[int, str]]]:
-    """Yield the state at `path` with its parts joined, and the names of the full parts by number.
+def opened(path: Path, buffer: Parted) -> Iterator[tuple[ArrayReader, dict[range, str]]]:
+    """Yield the state at `path` with its parts joined, and the names of the full parts by their items.
 
     Raises:
         CheckpointError, OSError: as for `PartFiles.load`.
@@ -157,9 +158,10 @@ def opened(path: Path, buffer: Parted) -> Iterator[tuple[ArrayReader, dict[int, 
                 raise CheckpointError(f"{name}: expected this file beside {path.name}, but it is missing") from error
         rest = {name: stored for name, stored in reader.stored.items() if name not in (NAMES, FIRST, WIDTH)}
         numbers = range(first // width, first // width + len(names)) if width else range(0)
-        full = dict(zip(numbers, names, strict=True))
-        if names and parts[-1].read_count(_PART_FIRST) + parts[-1].length("lengths") < (numbers[-1] + 1) * width:
-            del full[numbers[-1]]  # it still grows
+        wholes = [range(number * width, (number + 1) * width) for number in numbers]
+        full = dict(zip(wholes, names, strict=True))
+        if names and parts[-1].read_count(_PART_FIRST) + parts[-1].length("lengths") < wholes[-1].stop:
+            del full[wholes[-1]]  # it still grows
         yield ArrayReader(rest | _joined(parts, first, buffer)), full
 
 

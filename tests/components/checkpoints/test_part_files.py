@@ -102,6 +102,23 @@ def test_any_inserts_saves_crashes_and_resumes_equal_the_plain_buffer(
         assert_same(plain, buffer)
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_parts_of_another_width_are_not_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, loads: bool) -> None:
+    buffer = EpisodeReplay(SPEC, 8)
+    files = files_of(buffer)
+    buffer.insert(episodes([1, 2, 3, 4], 1))
+    monkeypatch.setattr(part_files, "PARTS", 8)
+    first = checkpoint(files, tmp_path, 1)
+    if loads:
+        files = files_of(buffer)
+        files.load(first)
+    monkeypatch.setattr(part_files, "PARTS", 4)
+    second = checkpoint(files, tmp_path, 2)
+    other = EpisodeReplay(SPEC, 8)
+    files_of(other).load(second)
+    assert_same(buffer, other)
+
+
 def refused(*_: Any) -> None:
     raise OSError(18, os.strerror(18))
 
