@@ -31,19 +31,18 @@ def _error(e: Tensor, huber: float | None) -> Tensor:
     return squared if huber is None else torch.where(e.abs() <= huber, squared, huber * (e.abs() - huber / 2.0))
 
 
-def mean_over(loss: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean; 0 where nothing has a weight."""
-    return (loss * weights).sum() / weights.sum().clamp(min=1.0)
+def shares(weights: Tensor) -> Tensor:
+    """Return `weights` divided by their sum; zeros where nothing has a weight."""
+    return weights / weights.sum().clamp(min=1.0)
 
 
-@torch.no_grad()
-def divergence(log_prob: Tensor, old: Tensor, weights: Tensor, clip: float) -> tuple[float, float]:
-    """Return an estimate of the KL divergence of the new policy from the old, and the share of clipped ratios.
+def divergence(log_prob: Tensor, old: Tensor, weights: Tensor, clip: float) -> Tensor:
+    """Return an estimate of the KL divergence of the new policy from the old, and the share of clipped ratios (2,).
 
-    The estimate is the mean of (r - 1) - log r, which is unbiased, never negative, and has a low variance.
+    The estimate is the mean of (r - 1) - log r, which is unbiased, never negative, and has a low variance. Means are
+    sums with `weights`.
     """
     change = log_prob - old
     ratio = change.exp()
-    kl = mean_over(ratio - 1.0 - change, weights)
-    clipped = mean_over(((ratio - 1.0).abs() > clip).to(ratio.dtype), weights)
-    return float(kl), float(clipped)
+    clipped = ((ratio - 1.0).abs() > clip).to(ratio.dtype)
+    return torch.stack([((ratio - 1.0 - change) * weights).sum(), (clipped * weights).sum()])

@@ -5,6 +5,7 @@ Letters in shapes: E segments, T steps, A agents, N real steps of all segments, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,15 +18,18 @@ from components.envs.base import EnvSpec
 from components.policies.advantages import corrected_advantages, normalised, segment_advantages
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.chunks import Chunks, real_rows
-from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
+from components.policies.clipped import divergence, policy_loss, shares, value_loss
 from components.policies.distributions import Categorical, Distribution, Gaussian, Squashed
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
-from components.policies.parallel import own_threads
+from components.policies.parallel import MOST_PARTS, own_threads, run_parts, summed
 from components.policies.ppo_acting import PpoActing
 from components.policies.ppo_networks import ActorCritic
 from components.policies.ppo_options import Interface, Learning, Networks
 from components.policies.value_norm import ValueNorm
+
+ROWS_OF_A_PART = 1024
+"""Least rows of a part of a minibatch. With fewer, threads mostly wait for the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Rows:
     available: Tensor | None  # (R, U)
     actions: Tensor  # (R, …)
     log_prob: Tensor  # (R,): when acting; with V-trace by the parameters before the update
-    value: Tensor  # (R,): when acting, in the critic's units
+    value: Tensor  # (R,): when acting, in the critic's units of then
+    real_value: Tensor  # (R,): the same in the units of the rewards
     living: Tensor  # (R,): 1.0 for living agents
     advantage: Tensor  # (R,)
     returns: Tensor  # (R,): targets of the values, in the units of the rewards
@@ -45,12 +50,36 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Rows to learn from together; for a recurrent network also the states before the first row of each chunk."""
+    """Rows to learn from together: C' chunks of L steps, or C' rows of one step for a network without a GRU."""
 
-    rows: Tensor  # (R',)
-    real: Tensor | None  # (R',): 0.0 for rows that only fill up chunks, else 1.0
-    hidden: tuple[Tensor, Tensor] | None  # (C', H) each, for actor and critic
-    n_steps: int
+    rows: Tensor  # (L, C')
+    real: Tensor | None  # (L, C'): 0.0 for rows that only fill up chunks, else 1.0; None if all are real
+    hidden: tuple[Tensor, Tensor] | None  # (C', H) each, before the first steps, for actor and critic
+
+    def of(self, chunks: Tensor | slice) -> "Minibatch":
+        """Return some of the chunks."""
+        hidden = None if self.hidden is None else (self.hidden[0][chunks], self.hidden[1][chunks])
+        return Minibatch(self.rows[:, chunks], None if self.real is None else self.real[:, chunks], hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """What the rows of a minibatch are to learn, (L, C') each. A mean over the minibatch is a sum with weights."""
+
+    advantage: Tensor
+    target: Tensor
+    """Targets of the values, in the critic's units."""
+    value: Tensor
+    """Values when acting, in the critic's units."""
+    living: Tensor
+    """Weights in means over the actions of living agents; their sum is 1."""
+    valued: Tensor
+    """Weights in the mean of the value loss; their sum is 1."""
+
+    def of(self, chunks: slice) -> "Goals":
+        """Return those of some of the chunks."""
+        every = (self.advantage, self.target, self.value, self.living, self.valued)
+        return Goals(*(each[:, chunks] for each in every))
 
 
 class OnPolicy(TwoSidedPolicy):
@@ -105,7 +134,7 @@ class OnPolicy(TwoSidedPolicy):
         """
         with own_threads():
             rows = self.rows(batch)
-            metrics = self._epochs(rows, list(self._minibatches(batch, rows)))
+            metrics = self._epochs(rows, self._minibatches(batch, rows))
             if self.networks.normalise_obs:
                 obs = real_rows(batch.obs[:, :-1], batch.lengths)
                 self.network.observe(self._tensor(obs.reshape(-1, obs.shape[-1])))
@@ -178,7 +207,8 @@ class OnPolicy(TwoSidedPolicy):
             available=torch.from_numpy(flat["available"].reshape(n_rows, -1)).to(self._device) if on.masked else None,
             actions=torch.from_numpy(real_rows(actions, lengths).reshape(n_rows, *actions.shape[3:])).to(self._device),
             log_prob=self._tensor(real_rows(batch["log_prob"], lengths).reshape(-1)),
-            value=self._tensor(flat["value"].reshape(-1)),
+            value=(value := self._tensor(flat["value"].reshape(-1))),
+            real_value=self.value_norm.denormalise(value),
             living=self._tensor(living.reshape(-1)),
             advantage=torch.empty(0),
             returns=torch.empty(0),
@@ -197,53 +227,62 @@ class OnPolicy(TwoSidedPolicy):
         return found
 
     def said(self, rows: Rows, part: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities of the actions, entropies, and values, (R',) each, by the present parameters."""
+        """Return log-probabilities of the actions, entropies, and values, (L, C') each, by the present parameters."""
         of_actor, of_critic = part.hidden or (None, None)
-        outputs, _ = self.network.actor(rows.actor[part.rows], of_actor, part.n_steps)
-        values, _ = self.network.critic(rows.critic[part.rows], of_critic, part.n_steps)
-        distribution = self._distribution(outputs, None if rows.available is None else rows.available[part.rows])
-        return distribution.log_prob(rows.actions[part.rows]), distribution.entropy(), values[:, 0]
+        (n_steps, n_chunks), at = part.rows.shape, part.rows.reshape(-1)
+        outputs, _ = self.network.actor(rows.actor[at], of_actor, n_steps)
+        values, _ = self.network.critic(rows.critic[at], of_critic, n_steps)
+        distribution = self._distribution(outputs, None if rows.available is None else rows.available[at])
+        found = distribution.log_prob(rows.actions[at]), distribution.entropy(), values
+        log_prob, entropy, value = (each.view(n_steps, n_chunks) for each in found)
+        return log_prob, entropy, value
 
-    def losses(self, rows: Rows, part: Minibatch) -> tuple[Tensor, Tensor, Tensor, tuple[float, float]]:
-        """Return policy loss, value loss, entropy, and the divergence from the policy of `rows.log_prob`.
-
-        The statistics of values are updated with the minibatch's returns before these become targets.
-        """
+    def goals(self, rows: Rows, part: Minibatch) -> Goals:
+        """Return the goals of a minibatch. Its returns first update the statistics of values."""
         learning, at = self.learning, part.rows
-        log_prob, entropies, values = self.said(rows, part)
-        real = torch.ones_like(values) if part.real is None else part.real
-        living = rows.living[at] * real
-        advantage = rows.advantage[at]
+        real = torch.ones(at.shape, device=self._device) if part.real is None else part.real
+        living, advantage = rows.living[at] * real, rows.advantage[at]
         if learning.advantages == "minibatch" and float(living.sum()) > 1.0:
             seen = advantage[living > 0]
             advantage = (advantage - seen.mean()) / (seen.std() + 1e-8)
-        policy = mean_over(policy_loss(log_prob, rows.log_prob[at], advantage, learning.clip), living)
-        self.value_norm.update(rows.returns[at][real > 0], self.network.critic.head)
-        value = value_loss(
-            values,
-            rows.value[at],
-            self.value_norm.normalise(rows.returns[at]),
-            learning.clip if learning.value_clip else None,
-            learning.huber,
+        value = rows.value[at]
+        if learning.value_units == "popart":  # the head, and so the critic's units, changed since then
+            value = self.value_norm.normalise(rows.real_value[at])
+        return Goals(
+            advantage=advantage,
+            target=self.value_norm.normalise(rows.returns[at]),
+            value=value,
+            living=shares(living),
+            valued=shares(living if learning.value_masks else real),
         )
-        counted = living if learning.value_masks else real
-        moved = divergence(log_prob, rows.log_prob[at], living, learning.clip)
-        return policy, mean_over(value, counted), mean_over(entropies, living), moved
 
-    def _epochs(self, rows: Rows, parts: list[Minibatch]) -> dict[str, float]:
+    def losses(self, rows: Rows, part: Minibatch, goals: Goals) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return policy loss, value loss, entropy, and divergence and share of clipped ratios (2,).
+
+        They are sums over the rows of `part` by the weights of `goals`, so those of all parts of a minibatch add up to
+        its means.
+        """
+        learning = self.learning
+        log_prob, entropies, values = self.said(rows, part)
+        old = rows.log_prob[part.rows]
+        policy = (policy_loss(log_prob, old, goals.advantage, learning.clip) * goals.living).sum()
+        clip = learning.clip if learning.value_clip else None
+        value = (value_loss(values, goals.value, goals.target, clip, learning.huber) * goals.valued).sum()
+        moved = divergence(log_prob.detach(), old, goals.living, learning.clip)
+        return policy, value, (entropies * goals.living).sum(), moved
+
+    def _epochs(self, rows: Rows, whole: Minibatch) -> dict[str, float]:
         learning, sums, made = self.learning, np.zeros(6), 0
         self._set_rates()
-        before = self.value_norm.denormalise(rows.value)
         spread = float(rows.returns.var(correction=0))
-        explained = 1.0 - float((rows.returns - before).var(correction=0)) / spread if spread > 0 else 0.0
+        explained = 1.0 - float((rows.returns - rows.real_value).var(correction=0)) / spread if spread > 0 else 0.0
         rng = np.random.default_rng((self._seed, self.updates))
         for _ in range(learning.epochs):
-            for part in self._shuffled(parts, rows, rng):
-                policy, value, entropy, (kl, clipped) = self.losses(rows, part)
-                norms = self._step(policy - learning.entropy * entropy, learning.value_coefficient * value)
-                sums += [float(policy.detach()), float(value.detach()), float(entropy.detach()), kl, clipped, norms]
+            for minibatch in self._shuffled(whole, rng):
+                figures = self._step(rows, minibatch)
+                sums += figures
                 made += 1
-            if learning.target_kl is not None and kl > learning.target_kl:
+            if learning.target_kl is not None and figures[3] > learning.target_kl:
                 break
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
         means = dict(zip(names, (sums / made).tolist(), strict=True))
@@ -257,14 +296,46 @@ class OnPolicy(TwoSidedPolicy):
             "steps_learned": float(len(rows.returns) // self.spec.n_agents),
         }
 
-    def _step(self, actor_loss: Tensor, critic_loss: Tensor) -> float:
-        """Make a gradient step; return the norm of the gradient: the actor's if the critic has its own optimiser."""
-        what = f"update {self.updates}"
-        if "all" in self._optimizers:
-            return self._optimizers["all"].step(actor_loss + critic_loss, what)
-        norm = self._optimizers["actor"].step(actor_loss, f"the actor in {what}")
-        self._optimizers["critic"].step(critic_loss, f"the critic in {what}")
-        return norm
+    def _step(self, rows: Rows, minibatch: Minibatch) -> NDArray[np.float64]:
+        """Make a gradient step; return its policy loss, value loss, entropy, KL, clipped share, and gradient norm (6,).
+
+        The norm is that of the actor's gradient if the critic has its own optimiser. Threads share the parts of the
+        minibatch.
+        """
+        real = minibatch.real
+        seen = minibatch.rows if real is None else minibatch.rows[real > 0]
+        self.value_norm.update(rows.returns[seen], self.network.critic.head)
+        goals = self.goals(rows, minibatch)
+        bounds = np.linspace(0, minibatch.rows.shape[1], self._n_parts(minibatch) + 1).astype(int).tolist()
+        found: list[list[Tensor]] = [[] for _ in bounds[1:]]
+
+        def learn(number: int, chunks: slice) -> None:
+            found[number] = self._gradients(rows, minibatch.of(chunks), goals.of(chunks))
+
+        run_parts([partial(learn, number, slice(*ends)) for number, ends in enumerate(pairwise(bounds))])
+        figures, *gradients = summed(found)
+        norms = []
+        for (name, optimizer), gradient in zip(self._optimizers.items(), gradients, strict=True):
+            optimizer.gradient.copy_(gradient)
+            norms.append(
+                optimizer.descend(f"update {self.updates}" if name == "all" else f"the {name} in update {self.updates}")
+            )
+        return np.array([*figures.tolist(), norms[0]])
+
+    def _n_parts(self, minibatch: Minibatch) -> int:
+        """Return the number of parts. It depends only on the size of the minibatch: sums are always rounded alike."""
+        if self._device.type == "cuda":
+            return 1
+        return max(1, min(MOST_PARTS, minibatch.rows.shape[1], minibatch.rows.numel() // ROWS_OF_A_PART))
+
+    def _gradients(self, rows: Rows, part: Minibatch, goals: Goals) -> list[Tensor]:
+        """Return the figures of `_step` but the norm (5,), and the gradient (P,) for each optimiser, of a part."""
+        learning = self.learning
+        policy, value, entropy, moved = self.losses(rows, part, goals)
+        of_actor, of_critic = policy - learning.entropy * entropy, learning.value_coefficient * value
+        of = {"all": of_actor + of_critic, "actor": of_actor, "critic": of_critic}
+        gradients = [optimizer.gradient_of(of[name]) for name, optimizer in self._optimizers.items()]
+        return [torch.cat([torch.stack([policy, value, entropy]).detach(), moved]), *gradients]
 
     def _set_rates(self) -> None:
         learning = self.learning
@@ -273,23 +344,16 @@ class OnPolicy(TwoSidedPolicy):
             rate = learning.critic_learning_rate if name == "critic" else learning.learning_rate
             optimizer.learning_rate = (rate or 0.0) * left
 
-    def _minibatches(self, batch: EpisodeBatch, rows: Rows) -> Iterator[Minibatch]:
-        """Yield a minibatch for `_shuffled` to divide: all rows; for a recurrent network all chunks, with states."""
+    def _minibatches(self, batch: EpisodeBatch, rows: Rows) -> Minibatch:
+        """Return all rows, or all chunks, of an update, for `_shuffled` to divide into minibatches."""
         with torch.no_grad():
             parts = list(self._parts_of(batch, rows))
         if not self.networks.recurrent:
-            yield from parts
-            return
-        n_steps = self.learning.chunk_length
-        yield Minibatch(
-            torch.cat([part.rows.view(n_steps, -1) for part in parts], 1),
-            torch.cat([part.real.view(n_steps, -1) for part in parts if part.real is not None], 1),
-            (
-                torch.cat([part.hidden[0] for part in parts if part.hidden]),
-                torch.cat([part.hidden[1] for part in parts if part.hidden]),
-            ),
-            n_steps,
-        )
+            return parts[0]
+        real = [part.real for part in parts if part.real is not None]
+        hidden = [part.hidden for part in parts if part.hidden is not None]
+        of_actor, of_critic = (torch.cat(each) for each in zip(*hidden, strict=True))
+        return Minibatch(torch.cat([part.rows for part in parts], 1), torch.cat(real, 1), (of_actor, of_critic))
 
     def _parts_of(self, batch: EpisodeBatch, rows: Rows) -> Iterator[Minibatch]:
         """Yield all rows at once; for a recurrent network the chunks of each place, with the states before them.
@@ -299,7 +363,7 @@ class OnPolicy(TwoSidedPolicy):
         that acted, unless the experience is of an older version (`--overlap`).
         """
         if not self.networks.recurrent:
-            yield Minibatch(torch.arange(len(rows.log_prob), device=self._device), None, None, 1)
+            yield Minibatch(torch.arange(len(rows.log_prob), device=self._device).unsqueeze(0), None, None)
             return
         n_steps = self.learning.chunk_length
         chunks = Chunks.of(batch.lengths, self.spec.n_agents, n_steps)
@@ -312,13 +376,12 @@ class OnPolicy(TwoSidedPolicy):
             where = slice(*chunks.bounds[k : k + 2])
             if k:
                 hidden = hidden[0][at[k]], hidden[1][at[k]]
-            index = torch.from_numpy(chunks.rows[:, where].reshape(-1)).to(self._device)
-            real = self._tensor(chunks.real[:, where].reshape(-1))
-            yield Minibatch(index, real, hidden, n_steps)
+            index = torch.from_numpy(chunks.rows[:, where]).to(self._device)
+            yield Minibatch(index, self._tensor(chunks.real[:, where]), hidden)
             if k < len(chunks.bounds) - 2:
                 of_actor, of_critic = self.network.actor, self.network.critic
-                _, last_actor = of_actor(rows.actor[index], hidden[0], n_steps)
-                _, last_critic = of_critic(rows.critic[index], hidden[1], n_steps)
+                _, last_actor = of_actor(rows.actor[index.reshape(-1)], hidden[0], n_steps)
+                _, last_critic = of_critic(rows.critic[index.reshape(-1)], hidden[1], n_steps)
                 assert last_actor is not None
                 assert last_critic is not None
                 hidden = last_actor, last_critic
@@ -332,21 +395,12 @@ class OnPolicy(TwoSidedPolicy):
             found.append(torch.from_numpy(np.searchsorted(before, after)).to(self._device))
         return found
 
-    def _shuffled(self, parts: list[Minibatch], rows: Rows, rng: np.random.Generator) -> Iterator[Minibatch]:
+    def _shuffled(self, whole: Minibatch, rng: np.random.Generator) -> Iterator[Minibatch]:
         """Yield the minibatches of an epoch: each row, or chunk, is in exactly one."""
-        (whole,) = parts
-        n = whole.rows.shape[-1]
+        n = whole.rows.shape[1]
         order = torch.from_numpy(rng.permutation(n)).to(self._device)
         for some in order.tensor_split(min(self.learning.minibatches, n)):
-            if whole.hidden is None or whole.real is None:
-                yield Minibatch(some, None, None, 1)
-            else:
-                yield Minibatch(
-                    whole.rows[:, some].reshape(-1),
-                    whole.real[:, some].reshape(-1),
-                    (whole.hidden[0][some], whole.hidden[1][some]),
-                    whole.n_steps,
-                )
+            yield whole.of(some)
 
     def _distribution(self, outputs: Tensor, available: Tensor | None) -> Distribution:
         on, actor = self.interface, self.network.actor

@@ -59,12 +59,18 @@ class FlatOptimizer:
         Raises:
             FloatingPointError: the norm is not finite; nothing has changed then.
         """
+        torch.cat(self._gradients_of(loss), out=self.gradient)
+        return self.descend(what)
+
+    def gradient_of(self, loss: Tensor) -> Tensor:
+        """Return the gradient (P,) of a scalar `loss`; threads may call this at the same time."""
+        return torch.cat(self._gradients_of(loss))
+
+    def _gradients_of(self, loss: Tensor) -> list[Tensor]:
         found = iter(torch.autograd.grad(loss, self._learned, allow_unused=True))
         gradients = [(p, next(found) if p.requires_grad else None) for p in self._parameters]
         # A parameter that is frozen, or that the loss does not depend on, has a gradient of 0.
-        whole = [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for p, g in gradients]
-        torch.cat(whole, out=self.gradient)
-        return self.descend(what)
+        return [p.new_zeros(p.numel()) if g is None else g.reshape(-1) for p, g in gradients]
 
     @cached_property
     def gradient(self) -> Tensor:

@@ -14,6 +14,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+MOST_PARTS = 4
+"""Largest number of parts of a batch, and so of threads that share a gradient step."""
 _threads = ContextVar("threads", default=1)
 
 

@@ -20,11 +20,10 @@ from components.policies.modules import ModulePolicy
 from components.policies.networks import RecurrentAgent
 from components.policies.options import Options, RecurrentOptions
 from components.policies.packing import Packing
+from components.policies.parallel import MOST_PARTS
 from components.policies.returns import lambda_returns
 from components.policies.scratch import Scratch
 
-MOST_PARTS = 4
-"""Largest number of parts of a batch, and so of threads that share its unrolling."""
 ROWS_OF_A_PART = 48
 """Least rows of a part's first step: agents of its episodes. Fewer would not fill the tiles of a product."""
 

@@ -15,10 +15,11 @@ from components.experience import FieldSpec
 from components.policies import ALGORITHMS, EpisodeBatch
 from components.policies.advantages import corrected_advantages, normalised
 from components.policies.chunks import Chunks, real_rows
-from components.policies.on_policy import OnPolicy
+from components.policies.on_policy import Minibatch, OnPolicy
 from components.policies.ppo import Clipped, Mappo, Ppo
 from components.replay_buffers import FreshEpisodes
 from components.rollout import Rollout
+from components.threads import with_threads
 from components.trajectory_manager import segments_of
 
 
@@ -92,13 +93,12 @@ def test_the_learner_says_what_workers_said_when_they_acted(kind) -> None:
     real = np.arange(batch["log_prob"].shape[1]) < batch.lengths[:, None]
     np.testing.assert_allclose(learner.log_prob(batch)[real], batch["log_prob"][real], atol=1e-5)
     rows = learner.rows(batch)
-    (part,) = learner._minibatches(batch, rows)
-    some = next(learner._shuffled([part], rows, np.random.default_rng(0)))
+    some = next(learner._shuffled(learner._minibatches(batch, rows), np.random.default_rng(0)))
     log_prob, _, values = learner.said(rows, some)
     kept = slice(None) if some.real is None else some.real > 0
     assert (log_prob - rows.log_prob[some.rows])[kept].exp().sub(1).abs().max() < 1e-4
     torch.testing.assert_close(values[kept], rows.value[some.rows][kept], atol=1e-4, rtol=0)
-    _, _, _, (kl, clipped) = learner.losses(rows, some)
+    _, _, _, (kl, clipped) = learner.losses(rows, some, learner.goals(rows, some))
     assert kl < 1e-6
     assert clipped == 0.0
 
@@ -164,10 +164,10 @@ def test_every_sample_is_learned_from_once_an_epoch_and_none_changes(monkeypatch
     seen, kept = [], []
     original = learner.losses
 
-    def watched(rows, part):
+    def watched(rows, part, goals):
         seen.append(part.rows[part.real > 0].numpy())
         kept.append((rows, [getattr(rows, name).clone() for name in ("log_prob", "advantage", "returns", "value")]))
-        return original(rows, part)
+        return original(rows, part, goals)
 
     monkeypatch.setattr(learner, "losses", watched)
     learner.learn(batch)
@@ -255,9 +255,8 @@ def test_v_trace_changes_nothing_on_policy_and_later_weighs_steps_by_the_policy_
     if name == "mappo":
         found = normalised(found, rows.living.numpy().reshape(found.shape) > 0)
     np.testing.assert_allclose(rows.advantage.numpy(), found.reshape(-1), rtol=1e-4, atol=1e-5)
-    whole = next(traced._minibatches(batch, rows))
-    flat = whole if whole.real is None else next(traced._shuffled([whole], rows, np.random.default_rng(0)))
-    _, _, _, (kl, clipped) = traced.losses(rows, flat)
+    whole = traced._minibatches(batch, rows)
+    _, _, _, (kl, clipped) = traced.losses(rows, whole, traced.goals(rows, whole))
     assert kl < 1e-6  # ratios begin at 1 although the steps are old
     assert clipped == 0.0
 
@@ -299,10 +298,10 @@ def test_the_dead_do_not_count_but_for_their_values_without_a_mask(value_masks) 
     rows = learner.rows(batch)
     dead = rows.living == 0
     assert dead.any()
-    (part,) = learner._minibatches(batch, rows)
+    part = learner._minibatches(batch, rows)
 
     def gradients(rows):
-        policy, value, entropy, _ = learner.losses(rows, part)
+        policy, value, entropy, _ = learner.losses(rows, part, learner.goals(rows, part))
         parameters = list(learner.network.actor.parameters())
         found = torch.autograd.grad(policy - entropy, parameters, allow_unused=True)
         return policy.item(), value.item(), torch.cat([g.view(-1) for g in found if g is not None])
@@ -380,6 +379,61 @@ def test_two_learners_with_one_seed_learn_alike_and_go_on_alike_from_a_checkpoin
     third.learn(batch)
     np.testing.assert_array_equal(first.params(), second.params())
     np.testing.assert_array_equal(first.params(), third.params())
+
+
+def _in_parts(
+    monkeypatch, n_parts: int, threads: int, kind: str, **options: object
+) -> tuple[OnPolicy, dict[str, float]]:
+    """Return a learner after an update in so many parts and threads, and the update's metrics."""
+    name, env, more = KINDS[kind]
+    learner, batch = with_threads(1, play, name, env and env(5), **{"epochs": 2, "minibatches": 2, **more, **options})
+    monkeypatch.setattr(learner, "_n_parts", lambda minibatch: n_parts)
+    return learner, with_threads(threads, learner.learn, batch).metrics
+
+
+@pytest.mark.parametrize("kind", ["mappo", "ppo", "recurrent, continuous"])
+def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of_threads(monkeypatch, kind) -> None:
+    threads = torch.get_num_threads()
+    try:
+        (whole, metrics), *others = (_in_parts(monkeypatch, *how, kind) for how in ((1, 1), (3, 1), (3, 2), (3, 3)))
+    finally:
+        torch.set_num_threads(threads)
+    for learner, found in others:
+        assert found == pytest.approx(metrics, rel=1e-3, abs=1e-5)
+        np.testing.assert_allclose(learner.params(), whole.params(), rtol=1e-3, atol=1e-4)
+        assert found == others[0][1]
+        np.testing.assert_array_equal(learner.params(), others[0][0].params())
+
+
+def test_the_number_of_parts_depends_on_the_minibatch_alone() -> None:
+    learner, _ = play("mappo")
+    of = {
+        rows: learner._n_parts(Minibatch(torch.zeros((10, rows // 10)), None, None)) for rows in (10, 2000, 2050, 99990)
+    }
+    assert of == {10: 1, 2000: 1, 2050: 2, 99990: 4}
+
+
+def test_values_by_popart_are_clipped_around_what_they_were_in_the_present_units() -> None:
+    learner, batch = play("mappo", value_units="popart", epochs=1)
+    rows = learner.rows(batch)
+    whole = learner._minibatches(batch, rows)
+    for scale in (1.0, 30.0):
+        learner.value_norm.update(rows.returns * scale, learner.network.critic.head)
+    with torch.no_grad():
+        now = learner.said(rows, whole)[2]
+    real = whole.real > 0
+    torch.testing.assert_close(learner.goals(rows, whole).value[real], now[real], atol=1e-3, rtol=1e-3)
+    assert (rows.value[whole.rows] - now)[real].abs().max() > 0.05, "the units have changed"
+
+
+@pytest.mark.parametrize("value_units", ["running", "popart", "real"])
+def test_values_approach_the_returns_in_all_units(value_units) -> None:
+    learner, batch = play("mappo", value_units=value_units, epochs=60, critic_learning_rate=3e-3, value_clip=False)
+    returns = learner.rows(batch).returns
+    first, second = (learner.learn(batch).metrics for _ in range(2))
+    assert second["value_loss"] < first["value_loss"] / 2
+    expected = (0.0, 1.0) if value_units == "real" else (float(returns.mean()), float(returns.std(correction=0)))
+    assert (first["value_mean"], first["value_sd"]) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_divergence_above_the_target_ends_the_update(monkeypatch) -> None:

@@ -11,7 +11,7 @@ from components.policies.advantages import (
     segment_advantages,
 )
 from components.policies.chunks import Chunks
-from components.policies.clipped import divergence, mean_over, policy_loss, value_loss
+from components.policies.clipped import divergence, policy_loss, shares, value_loss
 from components.policies.distributions import Categorical, Gaussian, Squashed
 from components.policies.value_norm import ValueNorm
 
@@ -175,9 +175,10 @@ def test_hubers_loss_is_linear_beyond_its_limit() -> None:
 
 
 def test_means_are_over_the_weights_and_the_divergence_is_of_the_new_policy_from_the_old() -> None:
-    assert mean_over(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([1.0, 1.0, 0.0])).item() == 3.0
-    assert mean_over(torch.tensor([4.0]), torch.zeros(1)).item() == 0.0
-    kl, clipped = divergence(torch.tensor([1.5, 1.0]).log(), torch.zeros(2), torch.ones(2), 0.2)
+    weights = shares(torch.tensor([1.0, 1.0, 0.0]))
+    assert (torch.tensor([1.0, 5.0, 9.0]) * weights).sum().item() == 3.0
+    assert shares(torch.zeros(2)).tolist() == [0.0, 0.0]
+    kl, clipped = divergence(torch.tensor([1.5, 1.0, 7.0]).log(), torch.zeros(3), weights, 0.2).tolist()
     assert kl == pytest.approx((0.5 - np.log(1.5)) / 2)
     assert clipped == 0.5
 
