@@ -36,8 +36,8 @@ ROWS_OF_A_PART = 1024
 class Rows:
     """The real rows of a batch. They do not change during the epochs of an update."""
 
-    actor: Tensor  # (R, I)
-    critic: Tensor  # (R, I)
+    actor: Tensor  # (R, I): inputs, from `Branch.standardised`
+    critic: Tensor  # (R, I): inputs, likewise
     available: Tensor | None  # (R, U)
     actions: Tensor  # (R, …)
     log_prob: Tensor  # (R,): when acting; with V-trace by the parameters before the update
@@ -202,8 +202,8 @@ class OnPolicy(TwoSidedPolicy):
         actions = batch["unsquashed"] if self.networks.squash else batch.actions
         n_rows = living.size
         return Rows(
-            actor=self._tensor(actor.reshape(n_rows, -1)),
-            critic=self._tensor(critic.reshape(n_rows, -1)),
+            actor=self.network.actor.standardised(self._tensor(actor.reshape(n_rows, -1))),
+            critic=self.network.critic.standardised(self._tensor(critic.reshape(n_rows, -1))),
             available=torch.from_numpy(flat["available"].reshape(n_rows, -1)).to(self._device) if on.masked else None,
             actions=torch.from_numpy(real_rows(actions, lengths).reshape(n_rows, *actions.shape[3:])).to(self._device),
             log_prob=self._tensor(real_rows(batch["log_prob"], lengths).reshape(-1)),

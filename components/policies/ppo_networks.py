@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm, linear
 
 from components.policies.gru import unrolled
 from components.policies.ppo_options import Interface, Networks
@@ -31,23 +32,41 @@ class Branch(nn.Module):
         self.after = nn.LayerNorm(size) if networks.recurrent and networks.layer_norm else nn.Identity()
         self.head = nn.Linear(size, n_outputs)
 
+    @torch.no_grad()
+    def standardised(self, x: Tensor) -> Tensor:
+        """Return inputs (R, I) with mean 0 and variance 1 in each row, for `forward`; unchanged without LayerNorm.
+
+        This part of the first LayerNorm has no parameters, so an update computes it once for all epochs.
+        """
+        return layer_norm(x, x.shape[1:], eps=self.norm.eps) if isinstance(self.norm, nn.LayerNorm) else x
+
     def forward(self, x: Tensor, hidden: Tensor | None, n_steps: int) -> tuple[Tensor, Tensor | None]:
         """Return the output (R, …), and the hidden state (C, H) after the last step.
 
         Args:
-            x: (R, I).
+            x: (R, I), from `standardised`.
             hidden: (C, H), before the first step; None without a GRU.
             n_steps: L.
         """
-        x = self.norm(x)
-        for linear, norm in pairwise(self.layers):
-            if isinstance(linear, nn.Linear):
-                x = linear(x)
+        for layer, norm in pairwise(self.layers):
+            if isinstance(layer, nn.Linear):
+                x = self._scaled(x, layer) if layer is self.layers[0] else layer(x)
                 x = norm(x.tanh() if self._tanh else x.relu())
         if self.gru is not None and hidden is not None:
             x, last = unrolled(self.gru, x.view(n_steps, len(hidden), -1), hidden.unsqueeze(0))
             x, hidden = self.after(x.flatten(0, 1)), last[0]
         return self.head(x), hidden
+
+    def _scaled(self, x: Tensor, first: nn.Linear) -> Tensor:
+        """Return the first layer's result for the inputs, scaled and moved by the LayerNorm before it.
+
+        W (g x + b) + c is computed as (W g) x + (W b + c), which needs no gradient of the wide inputs.
+        """
+        if not isinstance(self.norm, nn.LayerNorm):
+            found: Tensor = first(x)
+            return found
+        w = first.weight
+        return linear(x, w * self.norm.weight, torch.addmv(first.bias, w, self.norm.bias))
 
     @torch.no_grad()
     def scale(self, gain: float) -> None:

@@ -321,16 +321,41 @@ def test_the_dead_do_not_count_but_for_their_values_without_a_mask(value_masks) 
     assert value_after == value
 
 
+def test_the_norm_of_inputs_multiplied_into_the_first_layer_has_outputs_and_gradients_of_the_norm_itself() -> None:
+    learner, batch = play("mappo", recurrent=False)
+    branch, x = learner.network.critic, torch.from_numpy(real_rows(batch.obs[:, :-1], batch.lengths).reshape(-1, 30))
+    x = torch.nn.functional.pad(x, (0, branch.norm.normalized_shape[0] - 30))
+    for parameter in branch.norm.parameters():
+        parameter.data += torch.rand(parameter.shape, generator=torch.Generator().manual_seed(0))
+    layers = [
+        branch.norm,
+        *(step for pair in zip(branch.layers[::2], branch.layers[1::2], strict=True) for step in pair),
+    ]
+    plain = layers[0](x)
+    for linear, norm in pairwise(layers[1:]):
+        if isinstance(linear, torch.nn.Linear):
+            plain = norm(linear(plain).relu())
+    plain = branch.head(plain)
+    ours, _ = branch(branch.standardised(x), None, 1)
+    torch.testing.assert_close(ours, plain)
+    parameters = [*branch.norm.parameters(), *branch.layers.parameters()]
+    expected = torch.autograd.grad(plain.square().sum(), parameters)
+    for got, gradient in zip(torch.autograd.grad(ours.square().sum(), parameters), expected, strict=True):
+        torch.testing.assert_close(got, gradient, rtol=1e-3, atol=1e-3)
+
+
 def test_a_dead_agent_is_to_the_critic_zeros_and_its_number() -> None:
     learner, batch = play("mappo", steps=100)
     rows = learner.rows(batch)
     dead = rows.critic[rows.living == 0]
     assert len(dead) > 0
-    assert not dead[:, :-3].any()
-    assert (dead[:, -3:].sum(1) == 1).all()
+    shown = torch.zeros((3, dead.shape[1]))
+    shown[:, -3:] = torch.eye(3)
+    of_agents = torch.nn.functional.layer_norm(shown, shown.shape[1:])
+    torch.testing.assert_close(dead, of_agents[dead[:, -3:].argmax(1)])
     shown, _ = play("mappo", steps=100, death_masking=False)
     rows = shown.rows(batch)
-    assert rows.critic[rows.living == 0][:, :-3].any()
+    assert len(rows.critic[rows.living == 0].unique(dim=0)) > 3
 
 
 def test_ippo_is_mappo_whose_critic_sees_the_observation() -> None:
