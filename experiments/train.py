@@ -78,7 +78,9 @@ def experiment(
     ] = "each",
     game_speed: Annotated[bool, Field(description="steps take as long as StarCraft II's, about 10 ms")] = False,
     steps: Annotated[int, Field(ge=1, description="environment steps of the run")] = 2_000_000,
-    workers: Annotated[int | None, Field(ge=1, description="worker processes per host; or as its cores allow")] = None,
+    workers: Annotated[
+        int | None, Field(ge=1, description="worker processes per host; as its cores allow, 1 with --rollout-length")
+    ] = None,
     min_workers: Annotated[int, Field(ge=1, description="workers below which the run fails")] = 1,
     envs_per_worker: Annotated[
         int | None, Field(ge=1, description="environments per worker; 64, those of --rollout-length 8")
@@ -177,7 +179,7 @@ def experiment(
     cores = Cores.of_flags(
         hosts,
         learner_threads=learner_threads,
-        workers=workers,
+        workers=workers or (None if pace.rollout_length is None else 1),  # each further worker makes a batch larger
         min_workers=min_workers,
         processes=waiting.processes(env, pace.envs_per_worker, game_speed=game_speed),
     )

@@ -156,3 +156,13 @@ def test_the_learner_of_a_run_has_threads_as_its_cores_allow(cores, words, threa
     topology = build(function, Flags.of(function).parse(words), Hosts([HostShape(0, "here", cores)]))
     (trainer,) = (actor for node in topology.nodes.values() for actor in node.actors if actor.name == "trainer")
     assert trainer.factory.keywords["threads"] == threads
+
+
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [(["--algorithm", "mappo"], 1), (["--algorithm", "mappo", "--workers", "3"], 3), (["--algorithm", "qmix"], 11)],
+)
+def test_more_cores_play_by_more_workers_but_for_rounds_whose_batch_would_grow(words, workers):
+    function = load_experiment(Path(__file__).resolve().parents[3] / "experiments" / "train.py")
+    topology = build(function, Flags.of(function).parse(words), Hosts([HostShape(0, "here", 16)]))
+    assert sum(actor.name == "worker" for node in topology.nodes.values() for actor in node.actors) == workers

@@ -327,12 +327,8 @@ def test_the_norm_of_inputs_multiplied_into_the_first_layer_has_outputs_and_grad
     x = torch.nn.functional.pad(x, (0, branch.norm.normalized_shape[0] - 30))
     for parameter in branch.norm.parameters():
         parameter.data += torch.rand(parameter.shape, generator=torch.Generator().manual_seed(0))
-    layers = [
-        branch.norm,
-        *(step for pair in zip(branch.layers[::2], branch.layers[1::2], strict=True) for step in pair),
-    ]
-    plain = layers[0](x)
-    for linear, norm in pairwise(layers[1:]):
+    plain = branch.norm(x)
+    for linear, norm in pairwise(branch.layers):
         if isinstance(linear, torch.nn.Linear):
             plain = norm(linear(plain).relu())
     plain = branch.head(plain)
