@@ -22,14 +22,11 @@ from components.policies.clipped import divergence, policy_loss, shares, value_l
 from components.policies.distributions import Categorical, Distribution, Gaussian, Squashed
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
-from components.policies.parallel import MOST_PARTS, own_threads, run_parts, summed
+from components.policies.parallel import own_threads, parts_of, run_parts, summed
 from components.policies.ppo_acting import PpoActing
 from components.policies.ppo_networks import ActorCritic
 from components.policies.ppo_options import Interface, Learning, Networks
 from components.policies.value_norm import ValueNorm
-
-ROWS_OF_A_PART = 1024
-"""Least rows of a part of a minibatch. With fewer, threads mostly wait for the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,13 +303,13 @@ class OnPolicy(TwoSidedPolicy):
         seen = minibatch.rows if real is None else minibatch.rows[real > 0]
         self.value_norm.update(rows.returns[seen], self.network.critic.head)
         goals = self.goals(rows, minibatch)
-        bounds = np.linspace(0, minibatch.rows.shape[1], self._n_parts(minibatch) + 1).astype(int).tolist()
-        found: list[list[Tensor]] = [[] for _ in bounds[1:]]
+        parts = parts_of(minibatch.rows.shape[1], minibatch.rows.numel(), self._device)
+        found: list[list[Tensor]] = [[] for _ in parts]
 
         def learn(number: int, chunks: slice) -> None:
             found[number] = self._gradients(rows, minibatch.of(chunks), goals.of(chunks))
 
-        run_parts([partial(learn, number, slice(*ends)) for number, ends in enumerate(pairwise(bounds))])
+        run_parts([partial(learn, number, chunks) for number, chunks in enumerate(parts)])
         figures, *gradients = summed(found)
         norms = []
         for (name, optimizer), gradient in zip(self._optimizers.items(), gradients, strict=True):
@@ -321,12 +318,6 @@ class OnPolicy(TwoSidedPolicy):
                 optimizer.descend(f"update {self.updates}" if name == "all" else f"the {name} in update {self.updates}")
             )
         return np.array([*figures.tolist(), norms[0]])
-
-    def _n_parts(self, minibatch: Minibatch) -> int:
-        """Return the number of parts. It depends only on the size of the minibatch: sums are always rounded alike."""
-        if self._device.type == "cuda":
-            return 1
-        return max(1, min(MOST_PARTS, minibatch.rows.shape[1], minibatch.rows.numel() // ROWS_OF_A_PART))
 
     def _gradients(self, rows: Rows, part: Minibatch, goals: Goals) -> list[Tensor]:
         """Return the figures of `_step` but the norm (5,), and the gradient (P,) for each optimiser, of a part."""

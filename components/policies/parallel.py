@@ -16,6 +16,8 @@ from torch import Tensor
 
 MOST_PARTS = 4
 """Largest number of parts of a batch, and so of threads that share a gradient step."""
+ROWS_OF_A_PART = 1024
+"""Least rows of a part that torch computes. With fewer, threads mostly wait for the interpreter."""
 _threads = ContextVar("threads", default=1)
 
 
@@ -35,6 +37,16 @@ def own_threads() -> Iterator[None]:
         _threads.reset(token)
         if allowed > 1:
             torch.set_num_threads(allowed)
+
+
+def parts_of(n_items: int, n_rows: int, device: torch.device) -> list[slice]:
+    """Return slices of `n_items` items with about `n_rows` rows in all: the parts that torch computes; one on a GPU.
+
+    They depend only on these sizes, so sums of the parts are always rounded alike.
+    """
+    most = 1 if device.type == "cuda" else min(MOST_PARTS, n_items, n_rows // ROWS_OF_A_PART)
+    n_parts = max(1, most)
+    return [slice(n_items * part // n_parts, n_items * (part + 1) // n_parts) for part in range(n_parts)]
 
 
 def run_parts(parts: Sequence[Callable[[], object]]) -> None:

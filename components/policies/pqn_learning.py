@@ -4,8 +4,9 @@ Letters in shapes: E segments, T steps, N steps and F = N + E frames of all segm
 agents, M = 1 team value or A agents' values each, I inputs, U actions, H units.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from components.policies.gru import unrolled
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
 from components.policies.packing import Packing
-from components.policies.parallel import own_threads
+from components.policies.parallel import own_threads, parts_of, run_parts, summed
 from components.policies.pqn_acting import PqnActing, QSizes
 from components.policies.returns import lambda_returns
 
@@ -85,6 +86,16 @@ class Segments:
     terminated: NDArray[np.bool_]  # (E,)
 
 
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Steps or segments to learn from together."""
+
+    items: NDArray[np.int64]  # numbers of the steps or segments
+    n_steps: int
+    values_of: Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
+    """Returns the values of the actions taken in some of the items, and their targets, (n, M) each."""
+
+
 class PqnLearner(TwoSidedPolicy):
     """A network of action values that learns from steps of its present parameters, several times over.
 
@@ -118,14 +129,12 @@ class PqnLearner(TwoSidedPolicy):
         learning, optimizer = self.learning, self._optimizers["all"]
         left = max(1.0 - self.updates / learning.anneal, 0.0) if learning.anneal else 1.0
         optimizer.learning_rate = learning.learning_rate * left
-        sums, made, what = np.zeros(5), 0, f"update {self.updates}"
+        sums, made = np.zeros(5), 0
         with own_threads():
-            for taken, target in self._minibatches(batch):
-                loss = 0.5 * (taken - target).square().mean()
-                error = (taken.detach() - target).abs().mean()
-                norm = optimizer.step(loss, what)
-                found = loss.detach(), taken.detach().mean(), target.mean(), error
-                sums += [*(float(each) for each in found), norm]
+            for minibatch in self._minibatches(batch):
+                figures, gradient = self._gradient(minibatch)
+                optimizer.gradient.copy_(gradient)
+                sums += [*figures.tolist(), optimizer.descend(f"update {self.updates}")]
                 made += 1
         self._learned()
         names = ("loss", "q_taken", "target", "td_error", "grad_norm")
@@ -133,11 +142,29 @@ class PqnLearner(TwoSidedPolicy):
         metrics = {**means, "steps_learned": float(batch.lengths.sum())}
         return TrainStepResult(metrics, np.ones(len(batch.lengths), np.float32))
 
-    def _minibatches(self, batch: EpisodeBatch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the values of the taken actions and their targets, (n, M) each, for each minibatch of each epoch.
+    def _gradient(self, minibatch: Minibatch) -> list[Tensor]:
+        """Return the loss, the means of values, targets and errors (4,), and the gradient (P,).
 
-        Targets are computed once. A minibatch has some steps; with a GRU it has some segments, unrolled from their
-        recorded states.
+        Threads share the parts of the minibatch.
+        """
+        parts = parts_of(len(minibatch.items), minibatch.n_steps * self.spec.n_agents, self._device)
+        found: list[list[Tensor]] = [[] for _ in parts]
+
+        def learn(number: int, part: slice) -> None:
+            taken, target = minibatch.values_of(minibatch.items[part])
+            share = 1.0 / (minibatch.n_steps * taken.shape[1])
+            loss, told = 0.5 * (taken - target).square().sum() * share, taken.detach()
+            sums = torch.stack([told.sum(), target.sum(), (told - target).abs().sum()]) * share
+            gradient = self._optimizers["all"].gradient_of(loss)
+            found[number] = [torch.cat([loss.detach().unsqueeze(0), sums]), gradient]
+
+        run_parts([partial(learn, number, part) for number, part in enumerate(parts)])
+        return summed(found)
+
+    def _minibatches(self, batch: EpisodeBatch) -> Iterator[Minibatch]:
+        """Yield the minibatches of each epoch: some steps, or with a GRU some segments, from their recorded states.
+
+        Targets are computed once.
         """
         rng, whole = np.random.default_rng((self._seed, self.updates)), self.segments(batch)
         with torch.no_grad():
@@ -145,16 +172,24 @@ class PqnLearner(TwoSidedPolicy):
         if self.sizes.recurrent:
             by_place = targets.new_zeros((*batch.actions.shape[:2], targets.shape[1]))  # (E, T, M)
             by_place.view(-1, targets.shape[1])[torch.from_numpy(whole.packing.steps)] = targets
-            for some in self._shuffled(len(batch), rng):
+
+            def of_segments(some: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
                 part = self.segments(batch, some)
                 at = torch.from_numpy(part.packing.steps)
-                yield self.taken(part, self.values(part)), by_place[torch.from_numpy(some)].flatten(0, 1)[at]
+                return self.taken(part, self.values(part)), by_place[torch.from_numpy(some)].flatten(0, 1)[at]
+
+            for some in self._shuffled(len(batch), rng):
+                yield Minibatch(some, int(batch.lengths[some].sum()), of_segments)
             return
         inputs = whole.inputs[torch.from_numpy(whole.packing.departs).to(self._device)]
-        for some in self._shuffled(len(targets), rng):
+
+        def of_steps(some: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
             at = torch.from_numpy(some).to(self._device)
             q = self.network(inputs[at], None, ())
-            yield self.mixed(q.gather(2, whole.actions[at].unsqueeze(2)).squeeze(2)), targets[at]
+            return self.mixed(q.gather(2, whole.actions[at].unsqueeze(2)).squeeze(2)), targets[at]
+
+        for some in self._shuffled(len(targets), rng):
+            yield Minibatch(some, len(some), of_steps)
 
     def _shuffled(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield the minibatches of all epochs: each of n indices is in one minibatch of each epoch."""

@@ -10,7 +10,7 @@ import torch
 
 from components.envs.base import EnvSpec
 from components.policies import Coma, EpisodeBatch, Iql, Qmix, Qplex, Vdn, mixing
-from components.policies.parallel import own_threads, run_parts, summed
+from components.policies.parallel import own_threads, parts_of, run_parts, summed
 from components.threads import with_threads
 from orchestra import Hosts, HostShape
 from orchestra.runs.experiment import build, load_experiment
@@ -108,6 +108,14 @@ def batches(spec, n):
             terminated=rng.random(e) < 0.5,
             weights=np.ones(e, np.float32),
         )
+
+
+def test_parts_that_torch_computes_have_a_thousand_rows_or_more_and_are_one_on_a_gpu():
+    cpu = torch.device("cpu")
+    assert [len(parts_of(100, rows, cpu)) for rows in (10, 2047, 2048, 99_999)] == [1, 1, 2, 4]
+    assert [len(parts_of(items, 99_999, cpu)) for items in (0, 1, 3)] == [1, 1, 3]
+    assert [list(range(10))[part] for part in parts_of(10, 3072, cpu)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert parts_of(10, 99_999, torch.device("cuda")) == [slice(0, 10)]
 
 
 @pytest.mark.parametrize("algorithm", [Iql, Vdn, Qmix, Qplex, Coma], ids=lambda it: it.__name__)

@@ -12,10 +12,10 @@ import torch
 from components.envs import EnvSpec, Skirmish
 from components.envs.base import Env
 from components.experience import FieldSpec
-from components.policies import ALGORITHMS, EpisodeBatch
+from components.policies import ALGORITHMS, EpisodeBatch, parallel
 from components.policies.advantages import corrected_advantages, normalised
 from components.policies.chunks import Chunks, real_rows
-from components.policies.on_policy import Minibatch, OnPolicy
+from components.policies.on_policy import OnPolicy
 from components.policies.ppo import Clipped, Mappo, Ppo
 from components.replay_buffers import FreshEpisodes
 from components.rollout import Rollout
@@ -408,7 +408,8 @@ def _in_parts(
     """Return a learner after an update in so many parts and threads, and the update's metrics."""
     name, env, more = KINDS[kind]
     learner, batch = with_threads(1, play, name, env and env(5), **{"epochs": 2, "minibatches": 2, **more, **options})
-    monkeypatch.setattr(learner, "_n_parts", lambda minibatch: n_parts)
+    monkeypatch.setattr(parallel, "MOST_PARTS", n_parts)
+    monkeypatch.setattr(parallel, "ROWS_OF_A_PART", 1)
     return learner, with_threads(threads, learner.learn, batch).metrics
 
 
@@ -424,14 +425,6 @@ def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of
         np.testing.assert_allclose(learner.params(), whole.params(), rtol=1e-3, atol=1e-4)
         assert found == others[0][1]
         np.testing.assert_array_equal(learner.params(), others[0][0].params())
-
-
-def test_the_number_of_parts_depends_on_the_minibatch_alone() -> None:
-    learner, _ = play("mappo")
-    of = {
-        rows: learner._n_parts(Minibatch(torch.zeros((10, rows // 10)), None, None)) for rows in (10, 2000, 2050, 99990)
-    }
-    assert of == {10: 1, 2000: 1, 2050: 2, 99990: 4}
 
 
 def test_values_by_popart_are_clipped_around_what_they_were_in_the_present_units() -> None:

@@ -9,12 +9,13 @@ import torch
 
 from components.envs import EnvSpec, Skirmish
 from components.experience import FieldSpec
-from components.policies import ALGORITHMS, EpisodeBatch
+from components.policies import ALGORITHMS, EpisodeBatch, parallel
 from components.policies.in_rounds import InRounds
 from components.policies.pqn import Pqn, PqnVdn
 from components.policies.pqn_learning import PqnLearner
 from components.replay_buffers import FreshEpisodes
 from components.rollout import Rollout
+from components.threads import with_threads
 from components.trajectory_manager import segments_of
 from orchestra import UsageError
 
@@ -188,7 +189,9 @@ def test_an_update_learns_from_each_step_once_an_epoch_toward_its_own_target(kin
     learner = learner_of(name, epochs=3, minibatches=4, **options)
     batch = batch_of([3, 1, 4, 4, 2, 2], [True, False] * 3)
     with torch.no_grad():
-        parts = [torch.cat(each, 1).numpy() for each in learner._minibatches(batch)]
+        minibatches = list(learner._minibatches(batch))
+        parts = [torch.cat(each.values_of(each.items), 1).numpy() for each in minibatches]
+    assert [each.n_steps for each in minibatches] == [len(part) for part in parts]
     assert len(parts) == 12
     epochs = [np.concatenate(parts[i : i + 4]) for i in (0, 4, 8)]
     expected = np.array([[*taken, *target] for taken, target in reference(learner, batch)])
@@ -199,11 +202,33 @@ def test_an_update_learns_from_each_step_once_an_epoch_toward_its_own_target(kin
 
 
 @EACH
+def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of_threads(monkeypatch, kind) -> None:
+    name, options = KINDS[kind]
+    batch, threads = batch_of([3, 1, 4, 4, 2, 2], [True, False] * 3), torch.get_num_threads()
+    monkeypatch.setattr(parallel, "ROWS_OF_A_PART", 1)
+    learned = []
+    try:
+        for n_parts, n_threads in ((1, 1), (3, 1), (3, 2), (3, 3)):
+            monkeypatch.setattr(parallel, "MOST_PARTS", n_parts)
+            learner = learner_of(name, epochs=2, minibatches=2, **options)
+            learned.append((with_threads(n_threads, learner.learn, batch).metrics, learner.params()))
+    finally:
+        torch.set_num_threads(threads)
+    (metrics, params), *others = learned
+    for found, after in others:
+        assert found == pytest.approx(metrics, rel=1e-4)
+        np.testing.assert_allclose(after, params, atol=1e-5)
+        assert found == others[0][0]
+        np.testing.assert_array_equal(after, others[0][1])
+
+
+@EACH
 def test_targets_stay_as_they_are_while_an_update_goes_on(kind) -> None:
     name, options = KINDS[kind]
     learner = learner_of(name, epochs=2, minibatches=1, learning_rate=0.05, **options)
     targets, worth = [], []
-    for taken, target in learner._minibatches(batch_of([3, 4], [True, False])):
+    for each in learner._minibatches(batch_of([3, 4], [True, False])):
+        taken, target = each.values_of(each.items)
         worth.append(taken.detach().sort(0)[0])
         targets.append(target.sort(0)[0])
         learner._optimizers["all"].step((taken - target).square().mean(), "a step")
