@@ -427,6 +427,23 @@ def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of
         np.testing.assert_array_equal(learner.params(), others[0][0].params())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("kind", ["mappo", "ppo", "squashed", "recurrent, continuous"])
+def test_a_gpu_learns_what_the_cpu_learns_and_the_same_again(kind) -> None:
+    name, env, options = KINDS[kind]
+    here, batch = play(name, env and env(5), epochs=2, **options)
+    there, again = (
+        ALGORITHMS[name].configured(epochs=2, **options).learner(here.spec, seed=3, device="cuda") for _ in range(2)
+    )
+    for learner in (there, again):
+        learner.load_state_dict(here.state_dict())
+    for learner in (here, there, again):
+        for _ in range(2):
+            learner.learn(batch)
+    np.testing.assert_array_equal(there.params(), again.params())
+    np.testing.assert_allclose(there.params(), here.params(), atol=2e-4)
+
+
 def test_values_by_popart_are_clipped_around_what_they_were_in_the_present_units() -> None:
     learner, batch = play("mappo", value_units="popart", epochs=1)
     rows = learner.rows(batch)

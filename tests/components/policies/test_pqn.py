@@ -29,8 +29,8 @@ KINDS = {
 EACH = pytest.mark.parametrize("kind", KINDS)
 
 
-def learner_of(name: str, spec: EnvSpec = SPEC, **options: object) -> PqnLearner:
-    policy = ALGORITHMS[name].configured(**{"hidden_size": 8, **options}).learner(spec, seed=1)
+def learner_of(name: str, spec: EnvSpec = SPEC, device: str = "cpu", **options: object) -> PqnLearner:
+    policy = ALGORITHMS[name].configured(**{"hidden_size": 8, **options}).learner(spec, seed=1, device=device)
     assert isinstance(policy, InRounds)
     assert isinstance(policy.learner, PqnLearner)
     return policy.learner
@@ -220,6 +220,18 @@ def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of
         np.testing.assert_allclose(after, params, atol=1e-5)
         assert found == others[0][0]
         np.testing.assert_array_equal(after, others[0][1])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@EACH
+def test_a_gpu_learns_what_the_cpu_learns_and_the_same_again(kind) -> None:
+    name, options = KINDS[kind]
+    here, there, again = (learner_of(name, device=device, **options) for device in ("cpu", "cuda", "cuda"))
+    for learner in (here, there, again):
+        for seed in range(3):
+            learner.learn(batch_of([3, 1, 4, 4, 2, 2], [True, False] * 3, seed=seed))
+    np.testing.assert_array_equal(there.params(), again.params())
+    np.testing.assert_allclose(there.params(), here.params(), atol=2e-4)
 
 
 @EACH
