@@ -421,10 +421,9 @@ class Orchestrator(
         if self._published.params is not None:
             await self._published.publish(self._published.params, env_steps=self._counters.env_steps, required=True)
         self._downstream.revoke()
-        if self._counters.env_steps >= self.goal_steps:  # the run before was complete: nothing is learned from now on
+        await self._drive()
+        if self._counters.env_steps >= self.goal_steps:
             await self._finish()
-        else:
-            await self._drive()
 
     async def _finish(self) -> None:
         if self._finishing:
