@@ -127,7 +127,7 @@ class OnPolicy(TwoSidedPolicy):
         """Make one update: all its epochs and minibatches.
 
         Raises:
-            FloatingPointError: a gradient is not finite; the step has changed nothing then.
+            FloatingPointError: a gradient is not finite; it is not applied.
         """
         with own_threads():
             rows = self.rows(batch)
@@ -235,7 +235,7 @@ class OnPolicy(TwoSidedPolicy):
         return log_prob, entropy, value
 
     def goals(self, rows: Rows, part: Minibatch) -> Goals:
-        """Return the goals of a minibatch. Its returns first update the statistics of values."""
+        """Return the goals of a minibatch, in the present units of values."""
         learning, at = self.learning, part.rows
         real = torch.ones(at.shape, device=self._device) if part.real is None else part.real
         living, advantage = rows.living[at] * real, rows.advantage[at]
