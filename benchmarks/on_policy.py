@@ -70,30 +70,19 @@ class Classic:
         """Make an update; return its mean losses, and the mean norm of the actor's gradient."""
         rows, sums = self.learner.rows(batch), np.zeros(3)
         whole = self.learner._minibatches(batch, rows)
-        inputs = self._inputs(batch)
         for _ in range(self.settings.epochs):
-            sums += self._epoch(rows, whole, *inputs)
+            sums += self._epoch(rows, whole)
         return dict(zip(("policy_loss", "value_loss", "grad_norm"), sums / self.settings.epochs, strict=True))
 
-    def _inputs(self, batch: EpisodeBatch) -> tuple[Tensor, Tensor]:
-        """Return the rows' inputs of actor and critic before the first LayerNorm."""
-        norms = [(branch, branch.standardised) for branch in (self.network.actor, self.network.critic)]
-        for branch, _ in norms:
-            branch.standardised = lambda x: x  # type: ignore[method-assign]  # this update standardises in each epoch
-        rows = self.learner.rows(batch)
-        for branch, norm in norms:
-            branch.standardised = norm  # type: ignore[method-assign]
-        return rows.actor, rows.critic
-
-    def _epoch(self, rows: Rows, whole: Minibatch, of_actor: Tensor, of_critic: Tensor) -> list[float]:
+    def _epoch(self, rows: Rows, whole: Minibatch) -> list[float]:
         settings, at = self.settings, whole.rows.reshape(-1)
         assert whole.hidden is not None
         assert whole.real is not None
         assert rows.available is not None
         real = whole.real.reshape(-1)
         living = rows.living[at] * real
-        logits = _outputs(self.network.actor, of_actor[at], whole.hidden[0], len(whole.rows))
-        values = _outputs(self.network.critic, of_critic[at], whole.hidden[1], len(whole.rows))[:, 0]
+        logits = _outputs(self.network.actor, rows.actor[at], whole.hidden[0], len(whole.rows))
+        values = _outputs(self.network.critic, rows.critic[at], whole.hidden[1], len(whole.rows))[:, 0]
         log_probs = logits.masked_fill(~rows.available[at], -1e10).log_softmax(1)
         ratio = (log_probs.gather(1, rows.actions[at].unsqueeze(1))[:, 0] - rows.log_prob[at]).exp()
         advantage = rows.advantage[at]
@@ -119,7 +108,7 @@ class Classic:
 
 
 def _outputs(branch: Branch, x: Tensor, hidden: Tensor, n_steps: int) -> Tensor:
-    x = branch.norm(x)
+    x = branch.norm(x)  # of standardised inputs, which it scales alone; its arithmetic is that of any inputs
     for linear, norm in pairwise(branch.layers):
         if isinstance(linear, nn.Linear):
             x = norm(linear(x).relu())

@@ -5,7 +5,6 @@ Letters in shapes: E segments, T steps, A agents, N real steps of all segments, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +21,7 @@ from components.policies.clipped import divergence, policy_loss, shares, value_l
 from components.policies.distributions import Categorical, Distribution, Gaussian, Squashed
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
-from components.policies.parallel import own_threads, parts_of, run_parts, summed
+from components.policies.parallel import own_threads, parts_of, summed_parts
 from components.policies.ppo_acting import PpoActing
 from components.policies.ppo_networks import ActorCritic
 from components.policies.ppo_options import Interface, Learning, Networks
@@ -197,14 +196,14 @@ class OnPolicy(TwoSidedPolicy):
         )
         living = on.alive(flat)
         actions = batch["unsquashed"] if self.networks.squash else batch.actions
-        n_rows = living.size
+        n_rows, value = living.size, self._tensor(flat["value"].reshape(-1))
         return Rows(
             actor=self.network.actor.standardised(self._tensor(actor.reshape(n_rows, -1))),
             critic=self.network.critic.standardised(self._tensor(critic.reshape(n_rows, -1))),
             available=torch.from_numpy(flat["available"].reshape(n_rows, -1)).to(self._device) if on.masked else None,
             actions=torch.from_numpy(real_rows(actions, lengths).reshape(n_rows, *actions.shape[3:])).to(self._device),
             log_prob=self._tensor(real_rows(batch["log_prob"], lengths).reshape(-1)),
-            value=(value := self._tensor(flat["value"].reshape(-1))),
+            value=value,
             real_value=self.value_norm.denormalise(value),
             living=self._tensor(living.reshape(-1)),
             advantage=torch.empty(0),
@@ -304,13 +303,9 @@ class OnPolicy(TwoSidedPolicy):
         self.value_norm.update(rows.returns[seen], self.network.critic.head)
         goals = self.goals(rows, minibatch)
         parts = parts_of(minibatch.rows.shape[1], minibatch.rows.numel(), self._device)
-        found: list[list[Tensor]] = [[] for _ in parts]
-
-        def learn(number: int, chunks: slice) -> None:
-            found[number] = self._gradients(rows, minibatch.of(chunks), goals.of(chunks))
-
-        run_parts([partial(learn, number, chunks) for number, chunks in enumerate(parts)])
-        figures, *gradients = summed(found)
+        figures, *gradients = summed_parts(
+            parts, lambda chunks: self._gradients(rows, minibatch.of(chunks), goals.of(chunks))
+        )
         norms = []
         for (name, optimizer), gradient in zip(self._optimizers.items(), gradients, strict=True):
             optimizer.gradient.copy_(gradient)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -82,6 +82,21 @@ def run_parts(parts: Sequence[Callable[[], object]]) -> None:
             helper.result()
     if errors:
         raise errors[min(errors)]
+
+
+def summed_parts(parts: Sequence[slice], share_of: Callable[[slice], list[Tensor]]) -> list[Tensor]:
+    """Return the sums of the tensors that `share_of` returns for each part; threads share the parts as in `run_parts`.
+
+    Raises:
+        Exception: as `run_parts`.
+    """
+    shares: list[list[Tensor]] = [[] for _ in parts]
+
+    def compute(number: int) -> None:
+        shares[number] = share_of(parts[number])
+
+    run_parts([partial(compute, number) for number in range(len(parts))])
+    return summed(shares)
 
 
 def summed(shares: Iterable[Iterable[Tensor]]) -> list[Tensor]:

@@ -6,7 +6,6 @@ agents, M = 1 team value or A agents' values each, I inputs, U actions, H units.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,7 @@ from components.policies.gru import unrolled
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
 from components.policies.packing import Packing
-from components.policies.parallel import own_threads, parts_of, run_parts, summed
+from components.policies.parallel import own_threads, parts_of, summed_parts
 from components.policies.pqn_acting import PqnActing, QSizes
 from components.policies.returns import lambda_returns
 
@@ -148,18 +147,15 @@ class PqnLearner(TwoSidedPolicy):
         Threads share the parts of the minibatch.
         """
         parts = parts_of(len(minibatch.items), minibatch.n_steps * self.spec.n_agents, self._device)
-        found: list[list[Tensor]] = [[] for _ in parts]
 
-        def learn(number: int, part: slice) -> None:
+        def share_of(part: slice) -> list[Tensor]:
             taken, target = minibatch.values_of(minibatch.items[part])
             share = 1.0 / (minibatch.n_steps * taken.shape[1])
             loss, told = 0.5 * (taken - target).square().sum() * share, taken.detach()
             sums = torch.stack([told.sum(), target.sum(), (told - target).abs().sum()]) * share
-            gradient = self._optimizers["all"].gradient_of(loss)
-            found[number] = [torch.cat([loss.detach().unsqueeze(0), sums]), gradient]
+            return [torch.cat([loss.detach().unsqueeze(0), sums]), self._optimizers["all"].gradient_of(loss)]
 
-        run_parts([partial(learn, number, part) for number, part in enumerate(parts)])
-        return summed(found)
+        return summed_parts(parts, share_of)
 
     def _minibatches(self, batch: EpisodeBatch) -> Iterator[Minibatch]:
         """Yield the minibatches of each epoch: some steps, or with a GRU some segments, from their recorded states.

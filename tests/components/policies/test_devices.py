@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gpu import cuda
 
 from components.policies import Coma, Qmix, Qplex
 from components.policies.devices import advice, opened, require
@@ -15,7 +16,6 @@ from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 
 EXPERIMENT = Path(__file__).resolve().parents[3] / "experiments" / "qmix_8m.py"
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from gpu import cuda
 
 from components.envs import EnvSpec, Skirmish
 from components.envs.base import Env
@@ -427,7 +428,7 @@ def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of
         np.testing.assert_array_equal(learner.params(), others[0][0].params())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@cuda
 @pytest.mark.parametrize("kind", ["mappo", "ppo", "squashed", "recurrent, continuous"])
 def test_a_gpu_learns_what_the_cpu_learns_and_the_same_again(kind) -> None:
     name, env, options = KINDS[kind]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpu import cuda
 
 from components.envs import EnvSpec, Skirmish
 from components.experience import FieldSpec
@@ -222,7 +223,7 @@ def test_an_update_in_parts_is_that_of_the_whole_and_the_same_with_any_number_of
         np.testing.assert_array_equal(after, others[0][1])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@cuda
 @EACH
 def test_a_gpu_learns_what_the_cpu_learns_and_the_same_again(kind) -> None:
     name, options = KINDS[kind]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from gpu import cuda
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from td_batches import drawn, recorded
@@ -12,7 +13,6 @@ from components.policies import Iql, Qmix, Vdn
 from components.policies.td_graph import STEPS_OF_A_SIZE
 
 ALGORITHMS = (Iql, Vdn, Qmix)
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
 def spec_of(n_agents=3, limit=7) -> EnvSpec:
