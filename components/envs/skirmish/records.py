@@ -53,6 +53,8 @@ UNIT = np.dtype(
         ("hits_left", _INT),  # hits of its last shot that are still to come
         ("hit_in", _FLOAT),  # ticks until the next of them
         ("hit_target", _INT),  # index of the unit that was shot at, -1 before the first shot
+        ("drawing", _BOOL),  # its beam is being drawn
+        ("drawn", _INT),  # ticks in which its last beam was drawn
         ("hit_x", _FLOAT),  # where its beam last pointed
         ("hit_y", _FLOAT),
         ("last_action", _INT),  # -1 before the first
@@ -168,6 +170,7 @@ RULES = np.dtype(
         ("switches", _BOOL),  # an enemy prefers a unit in range to the one that it chases, and its attackers to others
         ("calls", _BOOL),  # a hurt enemy calls its friends for help
         ("hunts", _BOOL),  # the enemies attack the nearest ally at any distance
+        ("attack_one", _BOOL),  # the enemies begin with an order to attack the same ally
         ("healers", _BOOL),  # some unit is a healer; a side that has only healers left has lost
         ("crowd", _FLOAT),  # radius round the march's goal in which all enemies find room
         ("start_jitter", _FLOAT),

@@ -66,6 +66,7 @@ _FILE = table_of(
     draw=(_DRAW, None),
     march=(_POINT, None),  # where the enemies march to; by default, the first group of allies
     hunts=(_FLAG, False),  # whether the enemies hunt the nearest ally at any distance
+    attack_one=(_FLAG, False),  # whether the enemies are ordered to attack one ally, until it is dead
     unit_ranges=(_FLAG, False),  # agents see and shoot as far as their units can, instead of 9 and 6 cells
 )
 
@@ -77,8 +78,9 @@ def _check_armies(table: Mapping[str, Any]) -> None:
         if not (table["allies"] and table["enemies"]):
             raise ValueError("a battle needs both [[allies]] and [[enemies]], or [draw]")
         return
-    if table["allies"] or table["enemies"] or table["march"] is not None or table["hunts"]:
-        raise ValueError("[draw] takes the place of [[allies]], [[enemies]], march and hunts")
+    given = table["allies"] or table["enemies"] or table["march"] is not None or table["hunts"] or table["attack_one"]
+    if given:
+        raise ValueError("[draw] takes the place of [[allies]], [[enemies]], march, hunts and attack_one")
     for name in draw["never_alone"]:
         if name not in draw["weights"]:
             raise ValueError(f"draw: never_alone names {name!r}, which has no weight")

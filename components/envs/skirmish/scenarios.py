@@ -71,6 +71,8 @@ class Scenario:
     enemy_groups: tuple[Group, ...] = ()
     hunts: bool = False
     """Whether the enemies hunt the nearest ally at any distance, instead of marching."""
+    attack_one: bool = False
+    """Whether the enemies are ordered to attack one ally, drawn for each battle, until it is dead."""
     march: tuple[Point, ...] = ()
     """The point that the enemies march to, or the ends of a line on which it is drawn; if empty, the allies' start."""
     draw: Draw | None = None

@@ -284,6 +284,7 @@ def rules_table(
         "switches": difficulty >= 6,
         "calls": difficulty >= 7,
         "hunts": scenario.hunts,
+        "attack_one": scenario.attack_one,
         "regenerates": any(unit.regeneration > 0.0 for unit in units),
         "healers": any(unit.healing > 0.0 for unit in units),
         "crowd": sqrt(len(scenario.enemies)) * max(unit.separation for unit in enemies),

@@ -89,6 +89,33 @@ def test_the_enemies_march_where_the_file_says(written):
     assert np.hypot(env.units["x"][0, 4:] - 25, env.units["y"][0, 4:] - 10).max() < 1.5
 
 
+def test_enemies_may_be_ordered_to_attack_one_ally_which_is_drawn(written):
+    battle = BATTLE.replace("limit = 50", "limit = 50\nattack_one = true").replace(", medivac = 1", "")
+    env = Skirmish(written(battle), 32, seed=3)
+    env.reset()
+    targets = env.units["target"][:, env.n_agents :]
+    assert (targets == targets[:, :1]).all()
+    assert set(targets[:, 0].tolist()) == set(range(env.n_agents))
+    victims = targets[:, 0].copy()
+    env.kinds["speed"][:, : env.n_agents] = 0.0
+    stop = env.available[:, :, 1].astype(np.int64)
+    dead = np.zeros(32, dtype=bool)
+    for _ in range(50):
+        env.step_unchecked(np.where(env.units["health"][:, : env.n_agents] > 0, stop, 0))
+        dead |= env.units["health"][np.arange(32), victims] <= 0
+        alive = env.units["health"][:, env.n_agents :] > 0
+        others = (env.units["target"][:, env.n_agents :] != victims[:, None]) & alive
+        assert not others[~dead].any()
+    assert dead.all()
+
+
+def test_an_order_to_attack_who_flies_is_refused_by_those_who_cannot_hit_it(written):
+    battle = BATTLE.replace("limit = 50", "limit = 50\nattack_one = true").replace("marine = 2, ", "")
+    env = Skirmish(written(battle), 32, seed=3)
+    env.reset()
+    assert set(env.units["target"][:, env.n_agents :].ravel().tolist()) == {-1, 1}  # the Medivac is agent 0
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -109,6 +136,7 @@ def test_the_enemies_march_where_the_file_says(written):
         (("at = [20, 16]", "at = 20"), "enemies.0.at is 20, must be a list of 2 values"),
         (("limit = 50", "limit = 50\nallies = 3"), "is not TOML"),
         (("limit = 50", "limit = 50\nhunts = 1"), "hunts is 1, must be true or false"),
+        (("limit = 50", "limit = 50\nattack_one = 1"), "attack_one is 1, must be true or false"),
         (("limit = 50", "limit = 50\nterrain = 5"), "terrain is 5, must be a list"),
         (("at = [20, 16]", ""), "enemies.0.at is missing"),
         (("[[enemies]]", "[[foes]]"), "foes is unknown; there are"),

@@ -5,7 +5,7 @@ import pytest
 
 from components.envs import Skirmish
 
-STOP, FIRST = 1, 6
+STOP, EAST, FIRST = 1, 4, 6
 
 
 def acting(env, action, agent=0):
@@ -39,7 +39,11 @@ def test_a_colossus_burns_all_on_a_line_across_its_shot_twice(ruleset, hits, sta
     assert lost[9 + 6] == lost[9 + 7] == 0
 
 
-def test_a_beam_runs_along_its_line_both_ways_and_hurts_its_target_last(stage, harmless):
+@pytest.mark.parametrize("other", [STOP, EAST, FIRST + 5])
+@pytest.mark.parametrize(("ticks_drawn", "ends_burn"), [(1, [5]), (4, [5]), (5, [5, 9]), (13, [5, 9])])
+def test_another_order_ends_the_drawing_of_a_beam_but_what_is_drawn_burns(
+    other, ticks_drawn, ends_burn, stage, harmless
+):
     env = Skirmish("1c3s5z", 1, step_mul=1, ruleset="liberty")
     env.reset()
     env.kinds["speed"][0, 9:] = 0.0
@@ -50,12 +54,31 @@ def test_a_beam_runs_along_its_line_both_ways_and_hurts_its_target_last(stage, h
         env.step(acting(env, FIRST + 4))
     for tick in range(13):
         shields.append(env.units["shield"][0, 13:16].copy())
-        env.step(acting(env, FIRST + 4 if tick % 2 else STOP))  # whatever it is told then
+        env.step(acting(env, FIRST + 4 if tick + 1 < ticks_drawn else other))
     ticks, who = np.nonzero(np.diff(shields, axis=0))
     falls = {unit: (ticks[who == unit] + 1).tolist() for unit in range(3)}
     # Two ends of eleven points, two in a tick, a quarter of a second before they hurt; the target at the end of all.
-    assert falls == {0: [12], 1: [5, 9], 2: [5, 9]}
-    assert shields[-1].tolist() == [10.0, 10.0, 10.0]
+    assert falls == {0: [12], 1: ends_burn, 2: ends_burn}
+    at_an_end = 50.0 - 20.0 * len(ends_burn)
+    assert shields[-1].tolist() == [10.0, at_an_end, at_an_end]
+
+
+def test_a_beam_of_an_enemy_is_drawn_until_it_attacks_another(stage):
+    env = Skirmish("1c3s5z", 1, step_mul=1)
+    env.reset()
+    env.kinds["speed"][0, :] = 0.0
+    enemy = env.n_agents + next(e for e, unit in enumerate(env.scenario.enemies) if unit.name == "colossus")
+    stage(env, {4: {"x": 12.0, "y": 16.0}, 5: {"x": 30.0, "y": 16.0}}, {enemy - env.n_agents: {"x": 16.0, "y": 16.0}})
+    while env.units["hits_left"][0, enemy] == 0:
+        env.step(acting(env, STOP, agent=4))
+    assert env.units["drawn"][0, enemy] == 0
+    env.step(acting(env, STOP, agent=4))
+    assert env.units["drawn"][0, enemy] == 1
+    env.units["x"][0, 4], env.units["x"][0, 5] = 30.0, 12.0  # its target leaves, and another comes in reach
+    for _ in range(3):
+        env.step(acting(env, STOP, agent=4))
+    assert env.units["target"][0, enemy] == 5
+    assert env.units["drawn"][0, enemy] == 1
 
 
 def test_a_colossus_shoots_at_who_is_within_45_degrees_of_where_it_looks(stage, harmless):

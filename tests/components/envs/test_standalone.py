@@ -95,7 +95,7 @@ GOLDEN = {
     "3m": "eee4a8e355c27df7",
     "MMM2": "f2e748d2c4c8440f",
     "corridor": "e3020eb933cb0332",
-    "1c3s5z": "b75030b650dfc973",
+    "1c3s5z": "169c65247a983c31",
     "terran_10_vs_11": "e819dce1959dc80b",
     "zerg_10_vs_11": "70673207a129aaf0",
 }

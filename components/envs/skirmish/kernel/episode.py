@@ -15,6 +15,7 @@ from .constants import (
 )
 from .drawing import draw_armies, drawn_divisor
 from .ground import is_open, stay_inside
+from .targets import order_attack
 
 
 @merged
@@ -33,6 +34,7 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
         share = draw(battle)
         march_x += share * rules.march_dx
         march_y += share * rules.march_dy
+    victim = int(draw(battle) * rules.allies) if rules.attack_one else -1
     for i in range(len(units)):
         unit, kind = units[i], kinds[i]
         ally = i < rules.allies
@@ -55,6 +57,8 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
         unit.order = IDLE if ally or rules.commanded or rules.drawn else ADVANCE
         unit.goal_x = march_x
         unit.goal_y = march_y
+        if victim >= 0 and unit.order == ADVANCE:
+            order_attack(i, victim, units, kinds)
 
     # Agents are numbered by type, then x, then y; they differ in nothing else yet, so swapping places is enough.
     for i in range(1, rules.allies):

@@ -112,6 +112,15 @@ def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, r
     return nearest
 
 
+@inlined
+def order_attack(i: int, target: int, units: Records, kinds: Records) -> None:
+    """Order an enemy to attack an ally until it is dead. Healers, and weapons that cannot hit it, refuse the order."""
+    if kinds[i].healing == 0.0 and (kinds[target].layer != AIR or kinds[i].hits_air):
+        units[i].order = ATTACK
+        units[i].target = target
+        units[i].aiming = False
+
+
 @internal
 def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
     """Order each idle enemy to attack the nearest ally, centre to centre: the trigger of SMACv2's maps.
@@ -119,17 +128,15 @@ def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
     An enemy that cannot attack that ally stays idle. Only the target's death ends such an order.
     """
     for i in range(rules.allies, len(units)):
-        unit, kind = units[i], kinds[i]
-        if unit.health <= 0.0 or unit.order != IDLE or unit.target >= 0 or kind.healing > 0.0:
+        unit = units[i]
+        if unit.health <= 0.0 or unit.order != IDLE or unit.target >= 0 or kinds[i].healing > 0.0:
             continue
         nearest, least = -1, EVERYWHERE
         for j in range(rules.allies):
             if units[j].health > 0.0 and distance(unit, units[j]) < least:
                 nearest, least = j, distance(unit, units[j])
-        if nearest >= 0 and (kinds[nearest].layer != AIR or kind.hits_air):
-            unit.order = ATTACK
-            unit.target = nearest
-            unit.aiming = False
+        if nearest >= 0:
+            order_attack(i, nearest, units, kinds)
 
 
 @internal

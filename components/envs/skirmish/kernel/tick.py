@@ -56,6 +56,10 @@ def decide_all(units: Records, kinds: Records) -> int:
         unit = units[i]
         if unit.hits_left > 0:
             unit.hit_in -= 1.0
+            if unit.drawing:
+                # Points of a beam are drawn while the unit attacks the target of the shot.
+                unit.drawing = unit.target == unit.hit_target
+                unit.drawn += unit.drawing
             if unit.hit_in <= 0.0:
                 units[events].event = n + i
                 events += 1

@@ -112,7 +112,8 @@ def burn(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record)
     unit.hits_left -= 1
     if tick < SWEEP_TICKS:
         unit.hit_in += 1.0 if tick < SWEEP_TICKS - 1 else BEAM_TICKS - SWEEP_DELAY - SWEEP_TICKS + 1.0
-        sweep(i, tick, units, kinds, damage, rules)
+        if tick < unit.drawn:
+            sweep(i, tick, units, kinds, damage, rules)
         return
     for _ in range(2):
         if units[unit.hit_target].health > 0.0:
@@ -156,6 +157,8 @@ def shoot(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record
     unit.hit_target = target
     if kind.sweep > 0.0:
         unit.hit_in = SWEEP_DELAY
+        unit.drawing = True
+        unit.drawn = 0
         unit.hit_x = units[target].x
         unit.hit_y = units[target].y
     elif kind.missile_speed > 0.0:
