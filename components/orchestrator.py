@@ -300,8 +300,7 @@ class Orchestrator(
         """Request the batches that may be requested now, and grant credits for the episodes that may be inserted."""
         if self._finishing or self._interrupted or self._paused:
             return
-        most = (self.batches_in_flight, self.batch_size)
-        while self._trainer is not None and (due := self._counters.request_batch(*most)):
+        while self._trainer and (due := self._counters.request_batch(self.batches_in_flight, self.batch_size)):
             await self.trajectories.tell(SampleBatchMsg(number=due[0], batch_size=due[1], trainer=self._trainer))
         await self._downstream.grant(self._counters.insertable(self._downstream.environments))
 
@@ -421,8 +420,9 @@ class Orchestrator(
         if self._published.params is not None:
             await self._published.publish(self._published.params, env_steps=self._counters.env_steps, required=True)
         self._downstream.revoke()
-        await self._drive()
-        if self._counters.env_steps >= self.goal_steps:
+        if (steps := self._counters.env_steps) < self.goal_steps or self._evaluations.requested != steps:
+            await self._drive()  # unless it had ended before it was saved
+        if steps >= self.goal_steps:
             await self._finish()
 
     async def _finish(self) -> None:

@@ -694,6 +694,31 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
     run(main())
 
 
+@pytest.mark.parametrize(("goal", "asked"), [(4, []), (5, [3, 4])])
+def test_a_run_that_had_ended_learns_nothing_more_when_it_is_resumed_unless_its_goal_is_higher(
+    run, stage, episodes, tmp_path: Path, goal: int, asked: list[int]
+) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, goal_steps=4)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.join_evaluator()
+            await play.tell(params(3), episodes(*[1] * 4))
+            await play.train(2)
+            await play.tell(result_at(4), StateSavedMsg(ref=worker.ref, error=""), result_at(4, final=True))
+            assert await ended(play) == STOPPED
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
+            play = Run(scene, goal_steps=goal)
+            await play.join_trainer()
+            await play.tell(params(3))
+            await play.join_worker("worker")
+            assert play.asked == asked
+
+    run(main())
+
+
 def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
