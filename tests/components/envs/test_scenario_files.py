@@ -178,3 +178,13 @@ def test_the_interface_of_smac_plays_files_too(written):
     assert env.get_env_info()["n_agents"] == 4
     env.reset()
     assert env.step([1, 1, 1, 1])[1] is False
+
+
+def test_no_side_of_a_draw_consists_of_types_that_may_not_be_alone(written):
+    draw = "weights = { marine = 1, medivac = 3 }\nnever_alone = ['medivac']"
+    env = Skirmish(written(f"limit = 9\n[draw]\nallies = 4\nenemies = 2\n{draw}\n"), 256)
+    env.reset()
+    heals = env.kinds["healing"] > 0
+    assert not heals[:, :4].all(axis=1).any()
+    assert not heals[:, 4:].all(axis=1).any()
+    assert heals[:, 4:].any(axis=1).any()

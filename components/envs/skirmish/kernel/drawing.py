@@ -20,11 +20,12 @@ def draw_armies(
     """
     both = min(rules.allies, rules.enemies)
     if not battle.given & TYPES_GIVEN:
-        draw_army(0, rules.allies, units, battle, catalogue)
+        draw_army(0, rules.allies, both, units, battle, catalogue)
         for k in range(both):
             units[rules.allies + k].event = units[k].event
         if rules.enemies > both:
-            draw_army(rules.allies + both, rules.allies + rules.enemies, units, battle, catalogue)
+            further = rules.enemies - both
+            draw_army(rules.allies + both, rules.allies + rules.enemies, further, units, battle, catalogue)
     if not battle.given & PLACES_GIVEN:
         if draw(battle) < rules.surrounded:
             surround(units, battle, spiral, rules)
@@ -58,8 +59,11 @@ def draw_capabilities(battle: Record, kinds: Records, rules: Record) -> None:
 
 
 @internal
-def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: Records) -> None:
-    """Draw a row of the catalogue into `event`, for each unit from `first` to before `last`."""
+def draw_army(first: int, last: int, judged: int, units: Records, battle: Record, catalogue: Records) -> None:
+    """Draw a row of the catalogue into `event`, for each unit from `first` to before `last`.
+
+    The first `judged` of them are not all of `never_alone` types.
+    """
     lonely = True
     while lonely:
         for i in range(first, last):
@@ -69,7 +73,7 @@ def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: 
                 ticket -= catalogue[row].weight
                 row += 1
             units[i].event = row
-            lonely = lonely and bool(catalogue[row].never_alone)
+            lonely = lonely and (i >= first + judged or bool(catalogue[row].never_alone))
 
 
 @internal
