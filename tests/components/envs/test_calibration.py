@@ -14,7 +14,7 @@ BANDS = {
     "2s3z": ((3.5, 4.4), (47, 57)),
     "3s5z": ((3.9, 5.2), (46, 58)),
     "3s5z_vs_3s6z": ((3.2, 4.5), (44, 53)),
-    "3s_vs_3z": ((3.8, 5.8), (45, 65)),
+    "3s_vs_3z": ((3.8, 5.8), (45, 68)),  # to 65 in the game, in few episodes with half the actions random
     "1c3s5z": ((6.0, 8.8), (48, 60)),
     "6h_vs_8z": ((4.3, 5.9), (20.5, 26)),  # from 21 in the game
     "corridor": ((2.7, 3.7), (30, 39)),  # from 31 in the game

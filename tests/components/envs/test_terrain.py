@@ -19,7 +19,7 @@ def acting(env, action, agent=0):
     ("name", "cells"),
     [
         ("3m", 16 * 32),
-        ("3s_vs_3z", 26 * 26),
+        ("3s_vs_3z", 32 * 32),
         ("2m_vs_1z", 352),
         ("6h_vs_8z", 152),
         ("2c_vs_64zg", 336),
