@@ -12,9 +12,8 @@ Each measurement belongs to one of these groups, and a ratio is taken within one
 - simulator: `qmix_8m` with 64 battles in a worker, without training, from when the replay buffer is full. Two worker
   processes are compared with one. For reference, two processes that play as workers do but send nothing are compared
   with one such process: this ratio is the most that the processors and their caches allow. The program also measures
-  the share of the processor time that messages, copies and proxy take. It is that of all threads except those that play
-  and those that save the learner's checkpoints. The last figures are the proportional set sizes (PSS) of a worker and
-  of the proxy.
+  the processor time of messages, copies and proxy, as a share of all processor time. Threads that play and threads that
+  save checkpoints count as neither. It measures the memory of a worker and of the proxy as proportional set size (PSS).
 
 `parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
 time until they have joined. A test covers the killing of processes: `ORCHESTRA_KILLS=100 pytest

@@ -107,6 +107,7 @@ def test_enemies_may_be_ordered_to_attack_one_ally_which_is_drawn(written):
         others = (env.units["target"][:, env.n_agents :] != victims[:, None]) & alive
         assert not others[~dead].any()
     assert dead.all()
+    assert (env.units["health"][:, : env.n_agents] > 0).any()  # later the enemies attack only who is in sight
 
 
 def test_an_order_to_attack_who_flies_is_refused_by_those_who_cannot_hit_it(written):
@@ -178,6 +179,12 @@ def test_the_interface_of_smac_plays_files_too(written):
     assert env.get_env_info()["n_agents"] == 4
     env.reset()
     assert env.step([1, 1, 1, 1])[1] is False
+
+
+@pytest.mark.parametrize("line", ["march = [9, 16]", "hunts = true", "attack_one = true"])
+def test_enemies_that_are_drawn_take_no_orders_from_the_file(written, line):
+    with pytest.raises(ValueError, match=re.escape("[draw] takes the place of")):
+        Skirmish(written(f"limit = 9\n{line}\n[draw]\nallies = 3\nenemies = 3\nweights = {{ marine = 1 }}\n"))
 
 
 def test_no_side_of_a_draw_consists_of_types_that_may_not_be_alone(written):

@@ -15,8 +15,8 @@ def draw_armies(
 ) -> None:
     """Draw types and places. Agents are then numbered by type; enemies keep the order in which they were drawn.
 
-    The enemies have the allies' types, in the same order; further enemies are drawn in the same way. No draw consists
-    of `never_alone` types only. Types and places are independent. What the caller has given is not drawn.
+    The enemies have the allies' types, in the same order; further enemies are drawn in the same way. Neither side
+    consists of `never_alone` types only. Types and places are independent. What the caller has given is not drawn.
     """
     both = min(rules.allies, rules.enemies)
     if not battle.given & TYPES_GIVEN:

@@ -15,7 +15,7 @@ from .constants import (
 )
 from .drawing import draw_armies, drawn_divisor
 from .ground import is_open, stay_inside
-from .targets import order_attack
+from .orders import order_attack
 
 
 @merged
@@ -57,7 +57,7 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
         unit.order = IDLE if ally or rules.commanded or rules.drawn else ADVANCE
         unit.goal_x = march_x
         unit.goal_y = march_y
-        if victim >= 0 and unit.order == ADVANCE:
+        if victim >= 0 and unit.order == ADVANCE and kind.healing == 0.0:
             order_attack(i, victim, units, kinds)
 
     # Agents are numbered by type, then x, then y; they differ in nothing else yet, so swapping places is enough.

@@ -30,8 +30,24 @@ ARRIVED = 0.5  # distance from its goal at which an advance ends
 
 
 @inlined
+def order_attack(i: int, target: int, units: Records, kinds: Records) -> None:
+    """Order a unit to attack another until that is dead, or a healer to heal it.
+
+    A unit refuses the order if its weapon cannot hit the target. An attack on the same target goes on without
+    interruption.
+    """
+    unit = units[i]
+    if kinds[i].healing == 0.0 and kinds[target].layer == AIR and not kinds[i].hits_air:
+        return
+    if unit.order != ATTACK or unit.target != target:
+        unit.order = ATTACK
+        unit.target = target
+        unit.aiming = False
+
+
+@inlined
 def give_order(i: int, action: int, units: Records, kinds: Records, rules: Record) -> None:
-    """Give a living unit the order of its agent's action. An attack on the same target goes on without interruption.
+    """Give a living unit the order of its agent's action. SMAC offers attacks that the game refuses, too.
 
     An opponent that commands the enemies sees the map rotated by 180 degrees, so its north is the allies' south.
     """
@@ -41,12 +57,7 @@ def give_order(i: int, action: int, units: Records, kinds: Records, rules: Recor
         target = action - rules.first_target
         if (kinds[i].healing == 0.0) == (i < rules.allies):
             target += rules.allies
-        if kinds[i].healing == 0.0 and kinds[target].layer == AIR and not kinds[i].hits_air:
-            return  # available in SMAC, refused by the game
-        if unit.order != ATTACK or unit.target != target:
-            unit.order = ATTACK
-            unit.target = target
-            unit.aiming = False
+        order_attack(i, target, units, kinds)
         return
     unit.target = -1
     unit.aiming = False

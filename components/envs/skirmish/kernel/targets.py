@@ -5,7 +5,6 @@ from math import sqrt
 from .compiling import inlined, internal
 from .constants import (
     AIR,
-    ATTACK,
     HELP_EVERY,
     HELP_REACH,
     IDLE,
@@ -15,6 +14,7 @@ from .constants import (
     Records,
 )
 from .ground import distance
+from .orders import order_attack
 
 EVERYWHERE = 1e9
 
@@ -110,15 +110,6 @@ def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, r
             if edge < least or (nearest < 0 and edge <= least):
                 nearest, least = j, edge
     return nearest
-
-
-@inlined
-def order_attack(i: int, target: int, units: Records, kinds: Records) -> None:
-    """Order an enemy to attack an ally until it is dead. Healers, and weapons that cannot hit it, refuse the order."""
-    if kinds[i].healing == 0.0 and (kinds[target].layer != AIR or kinds[i].hits_air):
-        units[i].order = ATTACK
-        units[i].target = target
-        units[i].aiming = False
 
 
 @internal

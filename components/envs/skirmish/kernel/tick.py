@@ -9,6 +9,7 @@ from .constants import (
     HUNT_EVERY,
     SHIELD_REGEN,
     SHIELD_REST,
+    SWEEP_TICKS,
     TREAT_EVERY,
     Doubles,
     Footing,
@@ -58,7 +59,7 @@ def decide_all(units: Records, kinds: Records) -> int:
             unit.hit_in -= 1.0
             if unit.drawing:
                 # Points of a beam are drawn while the unit attacks the target of the shot.
-                unit.drawing = unit.target == unit.hit_target
+                unit.drawing = unit.target == unit.hit_target and unit.drawn < SWEEP_TICKS
                 unit.drawn += unit.drawing
             if unit.hit_in <= 0.0:
                 units[events].event = n + i
