@@ -1,7 +1,8 @@
 """One copy of an environment in its process, and how its arrays are written into shared rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from math import isfinite, prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -89,12 +90,10 @@ class HostedEnv:
         shown = self._env.fields()
         if rows is not self._written or any(part.array is not shown[part.name] for part in self._parts):
             self._look_anew(rows, shown)
-        for name, _, source, row in self._parts:
-            if name in self._finite and not _all(np.isfinite(source), None):
-                raise ValueError(f"{name} is not finite")
-            if name == "available" and not _all(_any(source, -1), None):
-                raise ValueError("an agent has no available action")
-            row[...] = source
+        for part in self._parts:
+            if part.valid is not None and not part.valid():
+                raise ValueError(part.fault)
+            part.row[...] = part.source
         for name in FLAGS:
             rows[name][...] = getattr(self._env, name)[0]
 
@@ -107,7 +106,13 @@ class HostedEnv:
             array = shown[name]
             if array.shape[1:] != row.shape:
                 raise ValueError(f"{name} has the shape {array.shape[1:]}, must be {row.shape}")
-            self._parts.append(_Part(name, array, array[0, ...], row))
+            source = array[0, ...]
+            valid, fault = None, ""
+            if name in self._finite:
+                valid, fault = _all_finite(source), f"{name} is not finite"
+            elif name == "available":
+                valid, fault = _each_has_one(source), "an agent has no available action"
+            self._parts.append(_Part(name, array, source, row, valid, fault))
         self._written = rows
 
 
@@ -134,6 +139,32 @@ class _Part(NamedTuple):
     array: NDArray[Any]  # (1, …)
     source: NDArray[Any]  # its only row
     row: NDArray[Any]
+    valid: Callable[[], bool] | None  # whether the present values may be shown; None where all values may be
+    fault: str  # what is wrong if they may not
 
 
-_any, _all = np.logical_or.reduce, np.logical_and.reduce  # array methods call these through a Python function
+# These run at every step, mostly on small arrays. Reducing an array of flags takes longer than comparing its bytes.
+
+
+def _all_finite(source: NDArray[Any]) -> Callable[[], bool]:
+    """Return a function that tells whether all present numbers of `source` are finite."""
+    if source.ndim == 0:
+        return lambda: isfinite(source)
+    finite, expected = np.empty(source.shape, np.bool_), b"\1" * source.size
+
+    def check() -> bool:
+        np.isfinite(source, finite)
+        return finite.tobytes() == expected
+
+    return check
+
+
+def _each_has_one(source: NDArray[np.bool_]) -> Callable[[], bool]:
+    """Return a function that tells whether each row of `source` (…, U) has a true element now."""
+    has_one, expected = np.empty(source.shape[:-1], np.bool_), b"\1" * prod(source.shape[:-1])
+
+    def check() -> bool:
+        np.logical_or.reduce(source, -1, out=has_one)
+        return has_one.tobytes() == expected
+
+    return check

@@ -16,8 +16,8 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from time import monotonic
@@ -145,7 +145,7 @@ class _Copy:
 
     def serve(self) -> None:
         """Make the environment and carry out commands until it is closed, it fails, or its owner is gone."""
-        with self.reported():
+        try:
             env = self.hosted()
             while command := os.read(self.commands, 1):
                 if command == frames.STEP:
@@ -155,6 +155,8 @@ class _Copy:
                 else:
                     env.close()
                     return
+        except Exception as error:  # the owner gets every failure as an answer
+            self.report(error)
 
     def hosted(self) -> Hosted:
         """Make the environment."""
@@ -170,20 +172,15 @@ class _Copy:
         else:
             os.write(self.replies, frames.RENEWED if infos is None else frames.DONE)
 
-    @contextmanager
-    def reported(self) -> Iterator[None]:
-        """Report a failure within the block to the owner, which then ends this process."""
-        try:
-            yield
-        except UsageError as error:
-            self._report(frames.REFUSED, str(error))
-        except Exception as error:  # the owner gets every failure as an answer
-            self._report(frames.ERROR, f"{type(error).__name__}: {error}")
-
-    def _report(self, head: bytes, text: str) -> None:
+    def report(self, error: Exception) -> None:
+        """Report a failure to the owner, and wait until it has read it and ends this process."""
+        refused = isinstance(error, UsageError)
         with suppress(OSError):  # the owner may be gone
-            frames.write(self.replies, head, text)
-        threading.Event().wait()  # wait until the owner has read it and ends this process
+            if refused:
+                frames.write(self.replies, frames.REFUSED, str(error))
+            else:
+                frames.write(self.replies, frames.ERROR, f"{type(error).__name__}: {error}")
+        threading.Event().wait()
 
 
 def serve_together(copies: Sequence[_Copy], steps: int, done: int) -> None:
@@ -194,49 +191,49 @@ def serve_together(copies: Sequence[_Copy], steps: int, done: int) -> None:
         steps: descriptor to read from: the indices of the copies that must make a step, one byte each.
         done: descriptor to write to: the indices of the copies that have made a step, one byte each.
     """
-    envs: list[HostedTimed] = []
-    places: dict[int, int] = {}  # indices of copies by their command descriptors
-    due: list[tuple[float, int]] = []  # a heap of the steps in progress: time, index of the copy
-    with select.epoll() as epoll:
-        epoll.register(steps, select.EPOLLIN)
-        for place, copy in enumerate(copies):
-            with copy.reported():
+    copy = copies[0]  # the one that is being served
+    try:
+        with select.epoll() as epoll:
+            epoll.register(steps, select.EPOLLIN)
+            envs: list[HostedTimed] = []
+            for copy in copies:
                 envs.append(cast("HostedTimed", copy.hosted()))
-            epoll.register(copy.commands, select.EPOLLIN)
-            places[copy.commands] = place
-        while places:
-            # Waiting by `select` is exact to microseconds, by `epoll` to a millisecond.
-            select.select([epoll], [], [], max(due[0][0] - monotonic(), 0.0) if due else None)
-            for descriptor, _ in epoll.poll(0.0, len(copies) + 1):
-                if descriptor == steps:
-                    asked = os.read(steps, len(copies))
-                    if not asked:
-                        return
-                    for place in asked:
-                        with copies[place].reported():
-                            heappush(due, (envs[place].begin(copies[place].rows), place))
-                    continue
-                place = places[descriptor]
-                copy, env = copies[place], envs[place]
-                with copy.reported():
+                epoll.register(copy.commands, select.EPOLLIN)
+            places = {each.commands: place for place, each in enumerate(copies)}
+            due: list[tuple[float, int]] = []  # a heap of the steps in progress: time, place of the copy
+            while places:
+                # Waiting by `select` is exact to microseconds, by `epoll` to a millisecond.
+                select.select([epoll], [], [], max(due[0][0] - monotonic(), 0.0) if due else None)
+                for descriptor, _ in epoll.poll(0.0, len(copies) + 1):
+                    if descriptor == steps:
+                        asked = os.read(steps, len(copies))
+                        if not asked:
+                            return
+                        for place in asked:
+                            copy = copies[place]
+                            heappush(due, (envs[place].begin(copy.rows), place))
+                        continue
+                    place = places[descriptor]
+                    copy, env = copies[place], envs[place]
                     if os.read(descriptor, 1) == frames.RESET:
                         copy.reply(env.reset(copy.rows, frames.read_body(descriptor)))
                     else:
                         env.close()
                         epoll.unregister(descriptor)
                         del places[descriptor]
-            made, now = bytearray(), monotonic()
-            while due and due[0][0] <= now:
-                place = heappop(due)[1]
-                copy = copies[place]
-                with copy.reported():
+                made, now = bytearray(), monotonic()
+                while due and due[0][0] <= now:
+                    place = heappop(due)[1]
+                    copy = copies[place]
                     infos = envs[place].finish(copy.rows)
                     if infos == {}:
                         made.append(place)
                     else:
                         copy.reply(infos)
-            if made:
-                os.write(done, made)
+                if made:
+                    os.write(done, made)
+    except Exception as error:  # the owner gets every failure as an answer
+        copy.report(error)
 
 
 def _hosted(kind: str, make: Callable[..., Any], seed: int) -> Hosted:
