@@ -27,8 +27,8 @@ class AgentInputs:
     """The input of every agent in every frame of a packed batch, R rows, agents innermost.
 
     The observation of a dead agent is all zeros. The layers before the GRU then depend only on the last action and the
-    agent's number. There are few such pairs, P = (U + 1) * A, so they are computed once for any number of rows. All
-    other rows are living rows. Part p has the rows `bounds[p]` to `bounds[p + 1]` of each block, or fewer where the
+    agent's number. There are few such pairs, at most P = (U + 1) * A, so each is computed once for any number of rows.
+    All other rows are living rows. Part p has the rows `bounds[p]` to `bounds[p + 1]` of each block, or fewer where the
     block is shorter; so it has whole episodes.
     """
 

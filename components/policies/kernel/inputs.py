@@ -66,9 +66,39 @@ def collect(
 
 
 @compiled
+def pairs_seen(
+    picks: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    first: int,
+    last: int,
+    n_pairs: int,
+) -> NDArray[np.int64]:
+    """Return the pairs of a part's rows that are not living, each once and ascending.
+
+    Args:
+        picks: (R,), below P for a row that is not living.
+        blocks: (T,), rows of step 0, 1, 2, …
+        asked: (T,), number of them, from the first, that count.
+        first: the part's first row of each block.
+        last: the end of the part's rows of each block; a shorter block ends before.
+        n_pairs: P.
+    """
+    seen = np.zeros(n_pairs, np.bool_)
+    start = 0
+    for t in range(len(blocks)):
+        for row in range(start + first, start + min(last, asked[t])):
+            if picks[row] < n_pairs:
+                seen[picks[row]] = True
+        start += blocks[t]
+    return np.flatnonzero(seen)
+
+
+@compiled
 def embed(
     obs: Floats,
     pairs: NDArray[np.int64],
+    seen: NDArray[np.int64],
     table: Floats,
     obs_panels: Floats,
     x_panels: Floats,
@@ -78,11 +108,12 @@ def embed(
 ) -> None:
     """Fill `x` (P + L, H) with the GRU's distinct inputs, and `of_x` (P + L, 3H) with their products for its gates.
 
-    The inputs are relu(table), and below them relu(obs W + table[pairs]).
+    The inputs are relu(table) in the rows `seen`, and below the first P rows relu(obs W + table[pairs]).
 
     Args:
         obs: (L, O).
         pairs: (L,), rows of `table`.
+        seen: from `pairs_seen`.
         table: (P, H) with `room`'s padding of columns.
         obs_panels: panels of the weights (O, H).
         x_panels: panels of the weights (H, 3H) of the gates.
@@ -91,11 +122,15 @@ def embed(
         of_x: `room` for P + L rows.
     """
     n_pairs = len(table)
-    for start in range(0, n_pairs, GROUP):
-        rows = min(GROUP, n_pairs - start)
-        for i in range(start, start + rows):
-            x[i] = table[i]
-        _pass_on(x, start, rows, x_panels, bias, of_x)
+    x_of_pairs, of_pairs = room(GROUP, table.shape[1], table), room(GROUP, of_x.shape[1], table)
+    for start in range(0, len(seen), GROUP):
+        group = seen[start : start + GROUP]
+        for i in range(len(group)):
+            x_of_pairs[i] = table[group[i]]
+        _pass_on(x_of_pairs, 0, len(group), x_panels, bias, of_pairs)
+        for i in range(len(group)):
+            x[group[i]] = x_of_pairs[i]
+            of_x[group[i]] = of_pairs[i]
     for start in range(0, len(pairs), GROUP):
         rows = min(GROUP, len(pairs) - start)
         for i in range(start, start + rows):
@@ -119,6 +154,7 @@ def embed_back(
     d_of_x: Floats,
     obs: Floats,
     pairs: NDArray[np.int64],
+    seen: NDArray[np.int64],
     x: Floats,
     back_panels: Floats,
     d_table: Floats,
@@ -132,6 +168,7 @@ def embed_back(
         d_of_x: (P + L, 3H).
         obs: (L, O).
         pairs: (L,).
+        seen: as in `embed`.
         x: as `embed` filled it.
         back_panels: panels of the weights (3H, H) of the gates.
         d_table: (P, H) with padding.
@@ -141,24 +178,49 @@ def embed_back(
     """
     n_pairs, columns, size = len(d_table), d_of_x.shape[1], d_of_x.shape[1] // 3
     beside, beside_obs, d_x = room(GROUP, x.shape[1], x), room(GROUP, obs.shape[1], x), room(GROUP, size, x)
-    of_b = np.empty_like(d_b_x)  # the sum over a group, to reduce rounding errors
-    for part, stop in ((0, n_pairs), (n_pairs, n_pairs + len(pairs))):
-        for start in range(part, stop, GROUP):
-            rows = min(GROUP, stop - start)
-            d_x[:] = ZERO
-            of_b[:] = ZERO
-            add(d_of_x, start, rows, back_panels, d_x, 0)
-            for i in range(rows):
-                row = start + i
-                d_sum, values, told = d_x[i], x[row], d_of_x[row]
-                total = d_table[row if row < n_pairs else pairs[row - n_pairs]]
-                for j in range(columns):
-                    of_b[j] += told[j]
-                for j in range(size):
-                    passed = d_sum[j] if values[j] > ZERO else ZERO
-                    d_sum[j] = passed
-                    total[j] += passed
-            d_b_x += of_b
-            add_outer(d_of_x, start, columns, x, start, rows, beside, d_w_x)
-            if part > 0:
-                add_outer(d_x, 0, size, obs, start - n_pairs, rows, beside_obs, d_w_obs)
+    x_of_pairs, d_of_pairs = room(GROUP, x.shape[1], x), np.empty((GROUP, columns), x.dtype)
+    for start in range(0, len(seen), GROUP):
+        group = seen[start : start + GROUP]
+        for i in range(len(group)):
+            x_of_pairs[i] = x[group[i]]
+            d_of_pairs[i] = d_of_x[group[i]]
+        _pass_back(d_of_pairs, x_of_pairs, 0, len(group), back_panels, d_x, beside, d_w_x, d_b_x)
+        for i in range(len(group)):
+            total = d_table[group[i]]
+            for j in range(size):
+                total[j] += d_x[i, j]
+    for start in range(0, len(pairs), GROUP):
+        rows = min(GROUP, len(pairs) - start)
+        _pass_back(d_of_x, x, n_pairs + start, rows, back_panels, d_x, beside, d_w_x, d_b_x)
+        for i in range(rows):
+            total = d_table[pairs[start + i]]
+            for j in range(size):
+                total[j] += d_x[i, j]
+        add_outer(d_x, 0, size, obs, start, rows, beside_obs, d_w_obs)
+
+
+@compiled
+def _pass_back(
+    d_of_x: Floats,
+    x: Floats,
+    start: int,
+    rows: int,
+    back_panels: Floats,
+    d_x: Floats,
+    beside: Floats,
+    d_w_x: Floats,
+    d_b_x: Floats,
+) -> None:
+    """Backpropagate through `_pass_on`: fill `d_x` (GROUP, H), and add to the gradients of the gates' weights."""
+    columns, size = d_of_x.shape[1], d_of_x.shape[1] // 3
+    of_b = np.zeros_like(d_b_x)  # the sum over a group, to reduce rounding errors
+    d_x[:] = ZERO
+    add(d_of_x, start, rows, back_panels, d_x, 0)
+    for i in range(rows):
+        d_sum, values, told = d_x[i], x[start + i], d_of_x[start + i]
+        for j in range(columns):
+            of_b[j] += told[j]
+        for j in range(size):
+            d_sum[j] = d_sum[j] if values[j] > ZERO else ZERO
+    d_b_x += of_b
+    add_outer(d_of_x, start, columns, x, start, rows, beside, d_w_x)
