@@ -50,7 +50,7 @@ STUDIES = {
     ),
     "5m_vs_6m": Study(
         "QMIX and COMA on 5m_vs_6m",
-        tuple(f"qmix_5m_vs_6m.py --algorithm {name} --steps 3000000" for name in ("qmix", "coma")),
+        tuple(f"qmix_5m_vs_6m.py --algorithm {name} --steps 2000000" for name in ("qmix", "coma")),
     ),
 }
 
