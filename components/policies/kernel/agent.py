@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
 from components.policies.kernel.gru import unroll, unroll_back
-from components.policies.kernel.inputs import embed, embed_back, pairs_seen
+from components.policies.kernel.inputs import embed, embed_back, used_pairs
 from components.policies.kernel.product import panels_of, room
 from components.policies.kernel.scalars import ZERO
 
@@ -77,8 +77,8 @@ def forward(
     bias = room(0, 3 * size, w)[0]
     bias[: 3 * size] = b_x
     bias[: 2 * size] += b_h[: 2 * size]
-    seen = pairs_seen(picks, blocks, asked, first, last, len(table))
-    embed(obs, pairs, seen, table, panels_of(w[:, :n_obs].T), panels_of(w_x.T), bias, x, of_x)
+    used = used_pairs(picks, blocks, asked, first, last, len(table))
+    embed(obs, pairs, used, table, panels_of(w[:, :n_obs].T), panels_of(w_x.T), bias, x, of_x)
     unroll(
         of_x,
         picks,
@@ -155,8 +155,8 @@ def backward(
         d_head,
         d_head_bias,
     )
-    seen = pairs_seen(picks, blocks, asked, first, last, n_pairs)
-    embed_back(d_of_x, obs, pairs, seen, x, panels_of(w_x), table, of_obs, of_x, d_b_x)
+    used = used_pairs(picks, blocks, asked, first, last, n_pairs)
+    embed_back(d_of_x, obs, pairs, used, x, panels_of(w_x), table, of_obs, of_x, d_b_x)
     d_b_h[: 2 * size] = d_b_x[: 2 * size]
     d_w_x[:] = of_x[: 3 * size, :size]
     d_w_h[:] = of_h[: 3 * size, :size]

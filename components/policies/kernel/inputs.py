@@ -66,7 +66,7 @@ def collect(
 
 
 @compiled
-def pairs_seen(
+def used_pairs(
     picks: NDArray[np.int64],
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
@@ -84,21 +84,21 @@ def pairs_seen(
         last: the end of the part's rows of each block; a shorter block ends before.
         n_pairs: P.
     """
-    seen = np.zeros(n_pairs, np.bool_)
+    used = np.zeros(n_pairs, np.bool_)
     start = 0
     for t in range(len(blocks)):
         for row in range(start + first, start + min(last, asked[t])):
             if picks[row] < n_pairs:
-                seen[picks[row]] = True
+                used[picks[row]] = True
         start += blocks[t]
-    return np.flatnonzero(seen)
+    return np.flatnonzero(used)
 
 
 @compiled
 def embed(
     obs: Floats,
     pairs: NDArray[np.int64],
-    seen: NDArray[np.int64],
+    used: NDArray[np.int64],
     table: Floats,
     obs_panels: Floats,
     x_panels: Floats,
@@ -108,12 +108,12 @@ def embed(
 ) -> None:
     """Fill `x` (P + L, H) with the GRU's distinct inputs, and `of_x` (P + L, 3H) with their products for its gates.
 
-    The inputs are relu(table) in the rows `seen`, and below the first P rows relu(obs W + table[pairs]).
+    The inputs are relu(table) in the rows `used`, and below the first P rows relu(obs W + table[pairs]).
 
     Args:
         obs: (L, O).
         pairs: (L,), rows of `table`.
-        seen: from `pairs_seen`.
+        used: from `used_pairs`.
         table: (P, H) with `room`'s padding of columns.
         obs_panels: panels of the weights (O, H).
         x_panels: panels of the weights (H, 3H) of the gates.
@@ -123,8 +123,8 @@ def embed(
     """
     n_pairs = len(table)
     x_of_pairs, of_pairs = room(GROUP, table.shape[1], table), room(GROUP, of_x.shape[1], table)
-    for start in range(0, len(seen), GROUP):
-        group = seen[start : start + GROUP]
+    for start in range(0, len(used), GROUP):
+        group = used[start : start + GROUP]
         for i in range(len(group)):
             x_of_pairs[i] = table[group[i]]
         _pass_on(x_of_pairs, 0, len(group), x_panels, bias, of_pairs)
@@ -154,7 +154,7 @@ def embed_back(
     d_of_x: Floats,
     obs: Floats,
     pairs: NDArray[np.int64],
-    seen: NDArray[np.int64],
+    used: NDArray[np.int64],
     x: Floats,
     back_panels: Floats,
     d_table: Floats,
@@ -168,7 +168,7 @@ def embed_back(
         d_of_x: (P + L, 3H).
         obs: (L, O).
         pairs: (L,).
-        seen: as in `embed`.
+        used: as in `embed`.
         x: as `embed` filled it.
         back_panels: panels of the weights (3H, H) of the gates.
         d_table: (P, H) with padding.
@@ -179,8 +179,8 @@ def embed_back(
     n_pairs, columns, size = len(d_table), d_of_x.shape[1], d_of_x.shape[1] // 3
     beside, beside_obs, d_x = room(GROUP, x.shape[1], x), room(GROUP, obs.shape[1], x), room(GROUP, size, x)
     x_of_pairs, d_of_pairs = room(GROUP, x.shape[1], x), np.empty((GROUP, columns), x.dtype)
-    for start in range(0, len(seen), GROUP):
-        group = seen[start : start + GROUP]
+    for start in range(0, len(used), GROUP):
+        group = used[start : start + GROUP]
         for i in range(len(group)):
             x_of_pairs[i] = x[group[i]]
             d_of_pairs[i] = d_of_x[group[i]]
