@@ -174,12 +174,11 @@ class _Copy:
 
     def report(self, error: Exception) -> None:
         """Report a failure to the owner, and wait until it has read it and ends this process."""
-        refused = isinstance(error, UsageError)
+        head, text = frames.ERROR, f"{type(error).__name__}: {error}"
+        if isinstance(error, UsageError):
+            head, text = frames.REFUSED, str(error)
         with suppress(OSError):  # the owner may be gone
-            if refused:
-                frames.write(self.replies, frames.REFUSED, str(error))
-            else:
-                frames.write(self.replies, frames.ERROR, f"{type(error).__name__}: {error}")
+            frames.write(self.replies, head, text)
         threading.Event().wait()
 
 

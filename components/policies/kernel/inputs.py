@@ -184,19 +184,11 @@ def embed_back(
         for i in range(len(group)):
             x_of_pairs[i] = x[group[i]]
             d_of_pairs[i] = d_of_x[group[i]]
-        _pass_back(d_of_pairs, x_of_pairs, 0, len(group), back_panels, d_x, beside, d_w_x, d_b_x)
-        for i in range(len(group)):
-            total = d_table[group[i]]
-            for j in range(size):
-                total[j] += d_x[i, j]
+        _pass_back(d_of_pairs, x_of_pairs, 0, group, back_panels, d_x, beside, d_table, d_w_x, d_b_x)
     for start in range(0, len(pairs), GROUP):
-        rows = min(GROUP, len(pairs) - start)
-        _pass_back(d_of_x, x, n_pairs + start, rows, back_panels, d_x, beside, d_w_x, d_b_x)
-        for i in range(rows):
-            total = d_table[pairs[start + i]]
-            for j in range(size):
-                total[j] += d_x[i, j]
-        add_outer(d_x, 0, size, obs, start, rows, beside_obs, d_w_obs)
+        group = pairs[start : start + GROUP]
+        _pass_back(d_of_x, x, n_pairs + start, group, back_panels, d_x, beside, d_table, d_w_x, d_b_x)
+        add_outer(d_x, 0, size, obs, start, len(group), beside_obs, d_w_obs)
 
 
 @compiled
@@ -204,23 +196,29 @@ def _pass_back(
     d_of_x: Floats,
     x: Floats,
     start: int,
-    rows: int,
+    group: NDArray[np.int64],
     back_panels: Floats,
     d_x: Floats,
     beside: Floats,
+    d_table: Floats,
     d_w_x: Floats,
     d_b_x: Floats,
 ) -> None:
-    """Backpropagate through `_pass_on`: fill `d_x` (GROUP, H), and add to the gradients of the gates' weights."""
-    columns, size = d_of_x.shape[1], d_of_x.shape[1] // 3
+    """Backpropagate through `_pass_on` for the rows from `start`, whose pairs are `group`.
+
+    Fill `d_x` (GROUP, H), and add to the gradients of the table and of the gates' weights.
+    """
+    rows, columns, size = len(group), d_of_x.shape[1], d_of_x.shape[1] // 3
     of_b = np.zeros_like(d_b_x)  # the sum over a group, to reduce rounding errors
     d_x[:] = ZERO
     add(d_of_x, start, rows, back_panels, d_x, 0)
     for i in range(rows):
-        d_sum, values, told = d_x[i], x[start + i], d_of_x[start + i]
+        d_sum, values, told, total = d_x[i], x[start + i], d_of_x[start + i], d_table[group[i]]
         for j in range(columns):
             of_b[j] += told[j]
         for j in range(size):
-            d_sum[j] = d_sum[j] if values[j] > ZERO else ZERO
+            passed = d_sum[j] if values[j] > ZERO else ZERO
+            d_sum[j] = passed
+            total[j] += passed
     d_b_x += of_b
     add_outer(d_of_x, start, columns, x, start, rows, beside, d_w_x)

@@ -151,3 +151,22 @@ def test_a_copy_that_fails_is_replaced_with_those_of_its_process(tmp_path, troub
         assert set(env.obs[~lost, 0, 2]) == {3.0}
     finally:
         env.close()
+
+
+def test_a_failure_is_told_of_the_copy_that_failed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = slowed(2, 2, trouble="error", at=1, once=str(tmp_path / "once"))
+    try:
+        env.reset()
+        failed, fail = [], env._pool._fail
+
+        def noted(process: EnvProcess, b: int, trouble: Exception, **options: bool) -> None:
+            failed.append(b)
+            fail(process, b, trouble, **options)
+
+        monkeypatch.setattr(env._pool, "_fail", noted)
+        env.send(np.zeros((1, 2), np.int64), np.array([0]))
+        while not failed:
+            env.recv()
+        assert failed == [0]
+    finally:
+        env.close()
