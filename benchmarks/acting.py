@@ -1,7 +1,7 @@
-"""A step of the agents' network in a worker, by NumPy and by torch: `python benchmarks/acting.py`.
+"""A step of the agents' network in a worker, by the compiled loop and by torch: `python benchmarks/acting.py`.
 
-NumPy and torch take turns to choose actions for B environments of 8m, with one thread and the same parameters. The
-benchmark prints the medians of the rounds and the median of their ratios, which is below 1 where NumPy is faster.
+The loop and torch take turns to choose actions for B environments of 8m, with one thread and the same parameters. The
+benchmark prints the medians of the rounds and the median of their ratios, which is below 1 where the loop is faster.
 """
 
 import argparse
@@ -31,18 +31,18 @@ def measure(n_envs: int, rounds: int) -> None:
     """Print the durations for a number of environments."""
     env = Skirmish("8m", n_envs, seed=0)
     env.reset()
-    by_torch, by_numpy = ALGORITHMS["qmix"].learner(env.spec, seed=0), ALGORITHMS["qmix"].acting(env.spec, seed=0)
-    by_numpy.load(by_torch.params())
+    by_torch, by_loop = ALGORITHMS["qmix"].learner(env.spec, seed=0), ALGORITHMS["qmix"].acting(env.spec, seed=0)
+    by_loop.load(by_torch.params())
     arrays = {
         "obs": env.obs,
         "available": env.available,
         "last_actions": np.full(env.available.shape[:2], -1),
-        "hidden": by_numpy.initial_hidden(n_envs),
+        "hidden": by_loop.initial_hidden(n_envs),
     }
-    pairs = [(microseconds(by_numpy, arrays), microseconds(by_torch, arrays)) for _ in range(rounds)]
+    pairs = [(microseconds(by_loop, arrays), microseconds(by_torch, arrays)) for _ in range(rounds)]
     ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)
-    print(f"{n_envs:6d} environments   numpy {ours:7.0f} us   torch {theirs:7.0f} us   ratio {ratio:.2f}")
+    print(f"{n_envs:6d} environments   loop {ours:7.0f} us   torch {theirs:7.0f} us   ratio {ratio:.2f}")
 
 
 def main() -> None:

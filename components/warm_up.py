@@ -2,9 +2,10 @@
 
 from components.envs import Skirmish
 from components.policies import devices, kernel
+from components.policies.kernel import acting
 from orchestra import FlagParser
 
-_HELP = """Compile the battle simulator and the loops of a gradient step for this machine.
+_HELP = """Compile the battle simulator and the loops of acting and of a gradient step for this machine.
 
 The first run does the same, which takes half a minute. The result is cached on disk, for every later process of the
 machine and for every image made of it. Set NUMBA_CACHE_DIR to choose the folder."""
@@ -15,7 +16,8 @@ def command(arguments: list[str]) -> int:
     FlagParser(prog="orchestra warm-up", description=_HELP, usage="orchestra warm-up").parse_strictly(arguments)
     Skirmish("3m", 1).prepare()
     kernel.prepare()
-    print("The battle simulator and the loops of a gradient step are compiled.")
+    acting.prepare()
+    print("The battle simulator and the loops of acting and of a gradient step are compiled.")
     if (advice := devices.advice()) is not None:
         print(advice)
     return 0

@@ -1,4 +1,4 @@
-"""Acting without torch: the interface of policies that act, and NumPy's version of the agents' recurrent network.
+"""Acting without torch: the interface of policies that act, and the agents' recurrent network.
 
 Shapes: B copies of the environment, A agents, R = B * A rows, O observation size, U actions, H hidden size.
 """
@@ -6,11 +6,13 @@ Shapes: B copies of the environment, A agents, R = B * A rows, O observation siz
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from components.envs.base import EnvSpec
 from components.experience import EPSILON, FieldSpec
@@ -147,10 +149,11 @@ def epsilon_greedy(
     actions: NDArray[np.int64] = said.argmax(-1)
     if epsilon > 0.0:
         explores, which = rng.random((2, *actions.shape))
+        exploring = np.nonzero(explores < epsilon)
+        allowed = available[exploring]
         # The k-th available action, k uniform: the first at which the running count exceeds k.
-        k = (which * available.sum(-1)).astype(np.int64)
-        at_random = (available.cumsum(-1) > k[..., None]).argmax(-1)
-        actions = np.where(explores < epsilon, at_random, actions)
+        k = (which[exploring] * allowed.sum(-1)).astype(np.int64)
+        actions[exploring] = (allowed.cumsum(-1) > k[:, None]).argmax(-1)
     return actions
 
 
@@ -170,7 +173,7 @@ def softmax_mixture(
 
 
 class RecurrentActing(ActingPolicy):
-    """Acts with the network of `networks.RecurrentAgent`, in float32 and by NumPy alone.
+    """Acts with the network of `networks.RecurrentAgent`, in float32, by a loop that numba compiles.
 
     A worker that uses it does not import torch, which takes 150 MB and a second. Its parameters are those of
     `RecurrentPolicy.params`, zeros until the first are loaded.
@@ -186,8 +189,6 @@ class RecurrentActing(ActingPolicy):
 
     def __init__(self, spec: EnvSpec, choose: Choice, *, hidden_size: int = HIDDEN_SIZE) -> None:
         self.spec, self.hidden_size, self._choose = spec, hidden_size, choose
-        self._agents = np.arange(spec.n_agents)
-        self._scratch = np.empty(0, np.float32)
         self.load(np.zeros(sum(map(prod, self._shapes())), np.float32))
 
     def _shapes(self) -> list[tuple[int, ...]]:
@@ -211,26 +212,33 @@ class RecurrentActing(ActingPolicy):
         if params.shape != expected:
             raise ValueError(f"params: expected shape {expected} for {self!r}, got {params.shape}")
         self._params = params.copy()
+        self.__dict__.pop("_weights", None)
+
+    @cached_property
+    def _kernel(self) -> ModuleType:
+        """The compiled loop. Only a step imports it: processes that plan a run make policies, too, without numba."""
+        from components.policies.kernel import acting
+
+        acting.prepare()
+        return acting
+
+    @cached_property
+    def _weights(self) -> tuple[NDArray[np.float32], ...]:
+        """The parameters as `kernel.acting.step` takes them."""
+        shapes = self._shapes()
         ends = np.cumsum([prod(shape) for shape in shapes])[:-1]
         parts = [part.reshape(shape) for part, shape in zip(np.split(self._params, ends), shapes, strict=True)]
-        embedding, b, w_x, w_h, b_x, b_h, head, self._b_q = parts
+        embedding, b, w_x, w_h, b_x, b_h, head, b_q = parts
         size, (n_obs, n_actions) = self.hidden_size, (self.spec.obs_size, self.spec.n_actions)
-        # The layer before the GRU has one more unit, which is always 1 and carries the biases of the gates.
-        self._w_obs = np.zeros((n_obs, size + 1), np.float32)
-        self._w_obs[:, :size] = embedding[:, :n_obs].T
         # One-hot inputs pick columns: a row for each pair of last action (first -1, for none) and agent.
         of_action, of_agent = embedding[:, n_obs : n_obs + n_actions].T, embedding[:, n_obs + n_actions :].T
-        table = np.ones((n_actions + 1, self.spec.n_agents, size + 1), np.float32)
-        table[..., :size] = of_agent + b
-        table[1:, :, :size] += of_action[:, None]
-        self._table = table.reshape(-1, size + 1)
-        # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, which never overflows; halving a float is exact.
-        half = np.float32(0.5)
+        table = np.repeat((of_agent + b)[None], n_actions + 1, axis=0)
+        table[1:] += of_action[:, None]
         bias = np.concatenate([b_x[: 2 * size] + b_h[: 2 * size], b_x[2 * size :]])
-        w_x = np.vstack([w_x.T, bias])
-        self._x_rz, self._x_n = w_x[:, : 2 * size] * half, np.ascontiguousarray(w_x[:, 2 * size :])
-        self._h_rz, self._h_n = w_h[: 2 * size].T * half, np.ascontiguousarray(w_h[2 * size :].T)
-        self._b_n, self._w_q = b_h[2 * size :], np.ascontiguousarray(head.T)
+        of_obs, of_x, of_h, of_head = (
+            self._kernel.panels_of(np.ascontiguousarray(w.T)) for w in (embedding[:, :n_obs], w_x, w_h, head)
+        )
+        return table.reshape(-1, size), of_obs, of_x, bias, of_h, b_h[2 * size :], of_head, b_q
 
     def act(
         self,
@@ -242,57 +250,53 @@ class RecurrentActing(ActingPolicy):
         epsilon: float,
         rng: np.random.Generator,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        said, after = self.values(obs, last_actions, hidden)
-        return self._choose(np.where(available, said, -np.inf), available, epsilon, rng), after
+        said, after = self.values(obs, last_actions, hidden, available)
+        return self._choose(said, available, epsilon, rng), after
 
     def outputs(
         self, frames: Mapping[str, NDArray[Any]], last_actions: NDArray[Any], hidden: NDArray[np.float32]
     ) -> tuple[Mapping[str, NDArray[Any]], NDArray[np.float32]]:
-        said, after = self.values(np.ascontiguousarray(frames["obs"]), last_actions, hidden)
-        return {"logits": said.copy()}, after
+        said, after = self.values(frames["obs"], last_actions, hidden)
+        return {"logits": said}, after
 
     def values(
-        self, obs: NDArray[np.float32], last_actions: NDArray[np.int64], hidden: NDArray[np.float32]
+        self,
+        obs: NDArray[np.float32],
+        last_actions: NDArray[np.int64],
+        hidden: NDArray[np.float32],
+        available: NDArray[np.bool_] | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the network's output (B, A, U), valid until the next call, and the next hidden state (B, A, H)."""
-        rows, size, half = last_actions.size, self.hidden_size, np.float32(0.5)
-        n_said = len(self._b_q)
-        x, picked, rz, of_h, n, inner, said = self._memory(
-            rows, size + 1, size + 1, 2 * size, 2 * size, size, size, n_said
-        )
-        h = hidden.reshape(rows, size)
-        pairs = (last_actions + 1) * len(self._agents) + self._agents
-        np.matmul(obs.reshape(rows, -1), self._w_obs, out=x)
-        # The pairs are in range. Without `mode` NumPy would gather into a temporary array first.
-        x += np.take(self._table, pairs.reshape(-1), axis=0, out=picked, mode="clip")
-        np.maximum(x, 0.0, out=x)
-        np.matmul(x, self._x_rz, out=rz)
-        rz += np.matmul(h, self._h_rz, out=of_h)
-        np.tanh(rz, out=rz)
-        rz *= half
-        rz += half
-        np.matmul(h, self._h_n, out=inner)
-        inner += self._b_n
-        inner *= rz[:, :size]
-        np.matmul(x, self._x_n, out=n)
-        n += inner
-        np.tanh(n, out=n)
-        after = h - n
-        after *= rz[:, size:]
-        after += n
-        np.matmul(after, self._w_q, out=said)
-        said += self._b_q
-        return said.reshape(*last_actions.shape, n_said), after.reshape(hidden.shape)
+        """Return the network's output (B, A, U) and the next hidden state (B, A, H), which are new arrays.
 
-    def _memory(self, rows: int, *columns: int) -> list[NDArray[np.float32]]:
-        """Return an array (rows, n) for each n in `columns`, in memory that every step reuses."""
-        if len(self._scratch) < rows * sum(columns):
-            self._scratch = np.empty(rows * sum(columns), np.float32)
-        ends = np.cumsum(columns) * rows
-        return [self._scratch[end - rows * n : end].reshape(rows, n) for end, n in zip(ends, columns, strict=True)]
+        Args:
+            obs: (B, A, O).
+            last_actions: (B, A), -1 at the start of an episode.
+            hidden: (B, A, H).
+            available: (B, A, U), to have an output of -inf where it is False; None to have all outputs.
+        """
+        n_actions = self.spec.n_actions
+        allowed = np.zeros((0, n_actions), np.bool_) if available is None else available
+        said, after = np.empty((*last_actions.shape, n_actions), np.float32), np.empty(hidden.shape, np.float32)
+        self._kernel.step(
+            _rows(obs, np.float32, self.spec.obs_size),
+            _rows(last_actions, np.int64),
+            _rows(hidden, np.float32, self.hidden_size),
+            *self._weights,
+            _rows(allowed, np.bool_, n_actions),
+            said.reshape(-1, n_actions),
+            after.reshape(-1, self.hidden_size),
+        )
+        return said, after
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.spec.name}>"
+
+
+def _rows(array: NDArray[Any], dtype: DTypeLike, *columns: int) -> NDArray[Any]:
+    """Return a read-only view (R, …) of the array's rows, or a copy if they are not contiguous or of another dtype."""
+    rows = np.ascontiguousarray(array, dtype).reshape(-1, *columns)
+    rows.flags.writeable = False
+    return rows
 
 
 def recurrent_acting(choose: Choice) -> Callable[[EnvSpec, Mapping[str, Any]], RecurrentActing]:

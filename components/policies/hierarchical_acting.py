@@ -1,4 +1,4 @@
-"""Acting on two levels by NumPy alone: an agent chooses a sub-task every c steps, and in each step an action of it.
+"""Acting on two levels without torch: an agent chooses a sub-task every c steps, and in each step an action of it.
 
 Letters in shapes: n copies, A agents, S sub-tasks, U actions, V outputs of the network, H hidden units.
 """
@@ -166,7 +166,7 @@ class HierarchicalActing(ActingPolicy):
         """Return the network's outputs (n, A, V) and its next state (n, A, H)."""
         memory, before = hidden[..., :-2], hidden[..., -2].astype(np.int64)
         told = self.levels.done(before, np.asarray(last_actions))
-        return self._network.values(np.ascontiguousarray(frames["obs"]), told, np.ascontiguousarray(memory))
+        return self._network.values(frames["obs"], told, memory)
 
     def _lower(
         self,

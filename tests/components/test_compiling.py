@@ -322,7 +322,9 @@ def test_another_process_compiles_no_loop_of_a_gradient_step(capfd):
     from components.warm_up import command
 
     assert command([]) == 0
-    assert capfd.readouterr().out == "The battle simulator and the loops of a gradient step are compiled.\n"
+    assert (
+        capfd.readouterr().out == "The battle simulator and the loops of acting and of a gradient step are compiled.\n"
+    )
     run = subprocess.run(
         [sys.executable, "-c", LEARN_AGAIN], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )

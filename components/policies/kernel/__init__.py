@@ -1,5 +1,7 @@
 """The loops of a gradient step, compiled by numba: each needs one pass over memory where torch needs several.
 
+`acting.py` has the loop of a step of the workers, which they compile by themselves.
+
 All take float32 and float64. The GRU and the last layer compute their matrix products themselves (`product.py`);
 other products are torch's. The first call with either type compiles for some seconds, once on a machine; `prepare`
 compiles all of them in advance.
