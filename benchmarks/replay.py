@@ -4,9 +4,10 @@
 
 W1: rows of float32[84] observation and next observation, int64 action, float32 reward and done; a full ring of 2^20
 rows, all of which have been drawn from. Plain NumPy is a simple first version: a dictionary of arrays, fancy indexing,
-no checks, and for priorities a running sum over all rows, computed again for each batch. Tianshou inserts through 64
-environments, one row for each; TorchRL's priorities need an extension that is built for one torch version only. W1 is
-measured in seconds of processor time, because every side works in one thread.
+no checks, and for priorities a running sum over all rows, computed again for each batch. Tianshou and
+Stable-Baselines3 insert 64 rows as the rows of 64 environments; Stable-Baselines3 has no priorities. TorchRL's
+priorities need an extension that is built for one torch version only. W1 is measured in seconds of processor time,
+because every side works in one thread.
 
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that are one
 piece of bytes each, into memory that exists already. One batch of the floor may fit into the cache, so this package
@@ -23,6 +24,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, metadata
 from itertools import cycle
 from statistics import median
@@ -169,6 +171,23 @@ def cpprb_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.f
     }
 
 
+def sb3_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.float32]) -> Jobs:
+    spaces, replay = import_module("gymnasium.spaces"), import_module("stable_baselines3.common.buffers").ReplayBuffer
+    import_module("torch").set_num_threads(1)
+    rows = make_rows(ROWS, rng)
+    observations = spaces.Box(-np.inf, np.inf, rows["obs"].shape[1:], np.float32)
+    buffers, inserts = {}, {}
+    for n in (1, ROWS):
+        buffers[n] = replay(
+            capacity, observations, spaces.Discrete(18), "cpu", n_envs=n, handle_timeout_termination=False
+        )
+        some = [rows[name][:n] for name in ("obs", "next_obs", "action", "reward", "done")]
+        inserts[n] = partial(buffers[n].add, *some, [{}] * n)
+        for _ in range(capacity // n):
+            inserts[n]()
+    return {"insert 1": inserts[1], "insert 64": inserts[ROWS], "uniform 256": lambda: buffers[ROWS].sample(BATCH)}
+
+
 def tianshou_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.float32]) -> Jobs:
     data = import_module("tianshou.data")
     rows = make_rows(ROWS, rng)
@@ -231,7 +250,7 @@ def torchrl_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np
     }
 
 
-PEERS = {"cpprb": cpprb_jobs, "Tianshou": tianshou_jobs, "TorchRL": torchrl_jobs}
+PEERS = {"cpprb": cpprb_jobs, "Stable-Baselines3": sb3_jobs, "Tianshou": tianshou_jobs, "TorchRL": torchrl_jobs}
 
 
 # W2 -------------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from components.replay_buffers.windows import Window, reach_of
 
 Placement = tuple[slice | NDArray[np.int64], slice]
 """Slots, and the items of an insertion that are written to them."""
+EVERY = slice(None)
+"""All items of an insertion."""
 
 
 class Ring:
@@ -72,6 +74,10 @@ class Ring:
         """
         if priorities is not None:
             check_priorities(priorities, n)
+        start = self.inserted % self.capacity
+        if start + n <= self.capacity:
+            self.inserted += n
+            return [(slice(start, start + n), EVERY)]
         surplus = max(n - self.capacity, 0)
         start = (self.inserted + surplus) % self.capacity
         until_end = min(n - surplus, self.capacity - start)

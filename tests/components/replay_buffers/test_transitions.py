@@ -318,9 +318,11 @@ def assert_unchanged(replay, n):
         ("obs", None, "expected the fields ['obs', 'next_obs', 'action', 'reward', 'done'], got ['next_obs'"),
     ],
 )
-def test_malformed_rows_are_refused_and_nothing_changes(kind, field, change, message):
+@pytest.mark.parametrize("earlier", [(5,), (3, 2)], ids=["after others", "after as many"])
+def test_malformed_rows_are_refused_and_nothing_changes(kind, field, change, message, earlier):
     replay = kind(FIELDS, 7)
-    replay.insert(make_rows(5))
+    for n in earlier:
+        replay.insert(make_rows(n, first=replay.inserted))
     rows = make_rows(2, first=5)
     if change is None:
         del rows[field]
@@ -329,6 +331,19 @@ def test_malformed_rows_are_refused_and_nothing_changes(kind, field, change, mes
     with pytest.raises(InvalidExperience, match=re.escape(message)):
         replay.insert(rows)
     assert_unchanged(replay, 5)
+
+
+def test_fields_that_are_missing_unknown_or_renamed_are_refused_before_and_after_rows_are_held(kind):
+    replay = kind(FIELDS, 7)
+    with pytest.raises(InvalidExperience, match="expected the fields"):
+        replay.insert({})
+    replay.insert(make_rows(2))
+    rows = make_rows(2, first=2)
+    renamed = {"seen" if name == "obs" else name: array for name, array in rows.items()}
+    for wrong in ({}, rows | {"more": rows["done"]}, renamed):
+        with pytest.raises(InvalidExperience, match="expected the fields"):
+            replay.insert(wrong)
+    assert_unchanged(replay, 2)
 
 
 ONE = {"obs": np.zeros(3, np.float32), "next_obs": np.zeros(3, np.float32), "action": 1, "reward": 0.5, "done": False}
