@@ -88,7 +88,7 @@ IDLE = f"--learning-starts={NEVER}"
 LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Record], bool]]] = {
     "game 12": ((), trains),
     "game 64": ((*AT_64, *ASYNCHRONOUS, IDLE), collects),
-    "game 256": (("--workers=1", "--envs-per-worker=256", "--envs-per-process=64", "--min-batch=16", IDLE), collects),
+    "game 256": (("--workers=1", "--envs-per-worker=256", "--envs-per-process=64", "--min-batch=8", IDLE), collects),
     "lock-step 64": ((*AT_64, "--no-asynchronous", IDLE), collects),
 }
 """Flags added to AWL-QMIX at the speed of the game, and the condition at which its steady state begins."""
