@@ -273,10 +273,24 @@ class RecurrentActing(ActingPolicy):
             last_actions: (B, A), -1 at the start of an episode.
             hidden: (B, A, H).
             available: (B, A, U), to have an output of -inf where it is False; None to have all outputs.
+
+        Raises:
+            ValueError: an array has another shape.
         """
         n_actions = self.spec.n_actions
+        team = (len(last_actions), self.spec.n_agents)
+        # The loop does not check the bounds of arrays.
+        if not (
+            last_actions.shape == team
+            and obs.shape == (*team, self.spec.obs_size)
+            and hidden.shape == (*team, self.hidden_size)
+            and (available is None or available.shape == (*team, n_actions))
+        ):
+            shapes = {"obs": obs.shape, "last_actions": last_actions.shape, "hidden": hidden.shape}
+            shapes |= {} if available is None else {"available": available.shape}
+            raise ValueError(f"{self!r}: expected arrays {team} and {team} x O, H or U, got {shapes}")
         allowed = np.zeros((0, n_actions), np.bool_) if available is None else available
-        said, after = np.empty((*last_actions.shape, n_actions), np.float32), np.empty(hidden.shape, np.float32)
+        said, after = np.empty((*team, n_actions), np.float32), np.empty(hidden.shape, np.float32)
         self._kernel.step(
             _rows(obs, np.float32, self.spec.obs_size),
             _rows(last_actions, np.int64),

@@ -61,7 +61,8 @@ def step(
         # Loops and not slices, which numba copies through temporary views: they take a quarter of the time.
         for i in range(rows):
             row, before, of_pair = obs[start + i], hidden[start + i], x[i]
-            pair = table[(last_actions[start + i] + 1) * n_agents + (start + i) % n_agents]
+            last = min(max(last_actions[start + i], -1), n_actions - 1)  # never a row beside the table
+            pair = table[(last + 1) * n_agents + (start + i) % n_agents]
             a, b, c, o = of_x[i], of_h[i], h[i], said[i]
             for j in range(size):
                 of_pair[j] = pair[j]

@@ -103,6 +103,24 @@ def test_arrays_of_any_layout_and_float64_give_the_same_and_are_left_as_they_are
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("wrong", ["obs", "last_actions", "hidden", "available"])
+def test_arrays_of_another_shape_are_refused(wrong: str) -> None:
+    acting = acting_in(3, 7, 5, 8, seed=2)
+    named = dict(zip(("obs", "last_actions", "hidden"), inputs_of(acting, 12, seed=2), strict=True))
+    named["available"] = np.ones((12, 3, 7), np.bool_)
+    for less in (named[wrong][:-1], named[wrong][:, :-1], named[wrong][..., :-1]):
+        with pytest.raises(ValueError, match="<RecurrentActing random>: expected arrays"):
+            acting.values(**named | {wrong: less})
+
+
+def test_a_last_action_out_of_range_counts_as_the_nearest_one() -> None:
+    acting = acting_in(3, 7, 5, 8, seed=2)
+    obs, last, hidden = inputs_of(acting, 12, seed=2)
+    for beyond, nearest in ((7, 6), (10**12, 6), (-2, -1), (-(10**12), -1)):
+        ours, theirs = (acting.values(obs, np.full_like(last, it), hidden)[0] for it in (beyond, nearest))
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_parameters_that_are_loaded_after_a_step_are_used_by_the_next() -> None:
     acting, other = acting_in(3, 7, 5, 8, seed=3), acting_in(3, 7, 5, 8, seed=4)
     given_ = inputs_of(acting, 4, seed=3)
