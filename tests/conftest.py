@@ -56,9 +56,11 @@ def _kernels_are_compiled() -> None:
     """Their first use on a machine takes long and shows its progress on stderr, where tests look for something else."""
     from components.envs import Skirmish
     from components.policies import kernel
+    from components.policies.kernel import acting
 
     Skirmish("3m", 1).prepare()
     kernel.prepare()
+    acting.prepare()
 
 
 @pytest.fixture

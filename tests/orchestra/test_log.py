@@ -18,7 +18,10 @@ from orchestra import log
 
 
 @pytest.fixture(autouse=True)
-def closed_afterwards() -> Iterator[None]:
+def closed_before_and_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A node that an earlier test has abandoned may have left its block of warnings open."""
+    monkeypatch.setattr(log, "_warning_nodes", [])
+    log.close()
     yield
     log.close()
 
