@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from components.envs.base import preload
 from components.playing import play_once
+from components.preloading import preload
 from components.rollout import ActingFactory, EnvFactory
 from components.threads import with_threads
 from messages import ClaimRoleMsg, EvaluateMsg, EvaluationResultMsg
@@ -36,9 +36,9 @@ class Evaluator(Preloads, Actor[EvaluateMsg]):
     threads: int = 1
 
     @classmethod
-    def preload(cls, *, env: EnvFactory, **others: Any) -> None:
-        """Load the code of its environments."""
-        preload(env)
+    def preload(cls, *, env: EnvFactory, policy: ActingFactory, **others: Any) -> None:
+        """Load the code of its environments and of its policy."""
+        preload(env, policy)
 
     async def started(self) -> None:
         rejection = await self.to.ask(ClaimRoleMsg(role="evaluator", ref=self.me))

@@ -19,6 +19,9 @@ from components.segments import Ended, joined, played
 from messages import InsertTransitionMsg
 from orchestra import Arrays, MessageArrays
 
+FORGETTING = 0.1
+"""Weight of a turn in the moving mean of the lengths of segments."""
+
 
 class EnvFactory(Protocol):
     """Makes an environment in the process that needs it: `partial(Skirmish, "8m")`."""
@@ -91,8 +94,8 @@ class Rollout:
         self._values_last_frame = "frame" in self._said.values()
         limit, copies = self.schema.limit, 2 * env.n_envs
         leading = {"frame": (copies, limit + 1), "step": (copies, limit), "segment": (copies,)}
-        self._usual = limit if segment_length is not None else limit // 2
-        """Steps of a row whose memory is kept for its next segment."""
+        self._usual = float(limit)
+        """Moving mean of the steps of ended segments: a row keeps the memory of as many for its next segment."""
         self._paged: list[RowMemory] = []
         self._memory = {
             name: self._zeros(
@@ -345,9 +348,11 @@ class Rollout:
             sender="",
             source="",
         )
+        self._usual += FORGETTING * (float(lengths.mean()) - self._usual)
+        usual = round(self._usual)
         seldom = len(self._t) // 2  # rows low in the stack are used only if many segments end in a turn
         for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
-            kept = self._usual if place >= seldom else 0
+            kept = usual if place >= seldom else 0
             if length > kept:
                 for memory in self._paged:
                     memory.give_back(row, kept)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from components.checkpoints import run_state
-from components.envs.base import preload
+from components.preloading import preload
 from components.rollout import ActingFactory, EnvFactory, Rollout
 from components.schedule import LinearSchedule
 from components.synchronization import ALWAYS, Synchronizer, SyncRule
@@ -82,9 +82,9 @@ class Worker(
     sync: SyncRule = ALWAYS
 
     @classmethod
-    def preload(cls, *, env: EnvFactory, **others: Any) -> None:
-        """Load the code of its environments."""
-        preload(env)
+    def preload(cls, *, env: EnvFactory, policy: ActingFactory, **others: Any) -> None:
+        """Load the code of its environments and of its policy."""
+        preload(env, policy)
 
     def __post_init__(self) -> None:
         own = self.env(self.n_envs, seed=self._seed())

@@ -210,13 +210,16 @@ class TimedEnv(Env):
             sleep(left)
 
 
-def preload(make: Callable[..., Env]) -> None:
+def preload(make: Callable[..., Env]) -> EnvSpec | None:
     """Call `Env.preload` for a factory that is a class which overrides it, or a partial function of such a class.
 
-    An environment that is a process, or starts processes, has nothing to load here.
+    Return the spec of its environment; None for an environment that is a process, or starts processes, which has
+    nothing to load here.
     """
     kind = make.func if isinstance(make, partial) else make
-    if isinstance(kind, type) and issubclass(kind, Env) and kind.preload is not Env.preload:
-        one = make(1, seed=0)
-        one.preload()
-        one.close()
+    if not (isinstance(kind, type) and issubclass(kind, Env) and kind.preload is not Env.preload):
+        return None
+    one = make(1, seed=0)
+    one.preload()
+    one.close()
+    return one.spec

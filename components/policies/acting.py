@@ -47,6 +47,9 @@ class ActingPolicy(ABC):
     probe_fields: Sequence[str] | None = None
     """The fields per frame that `outputs` reads; None for all."""
 
+    def preload(self) -> None:  # noqa: B027  # most have nothing to load
+        """Load what acting needs, such as compiled code. Processes that are forked from this one then share it."""
+
     @abstractmethod
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
         """Return the recurrent state at the start of an episode, (B, A, H) zeros, writable."""
@@ -213,6 +216,9 @@ class RecurrentActing(ActingPolicy):
             raise ValueError(f"params: expected shape {expected} for {self!r}, got {params.shape}")
         self._params = params.copy()
         self.__dict__.pop("_weights", None)
+
+    def preload(self) -> None:
+        self._kernel.load()
 
     @cached_property
     def _kernel(self) -> ModuleType:

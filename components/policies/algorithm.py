@@ -86,6 +86,11 @@ class Algorithm:
         schema = spec.schema.having(self.acting(spec, seed=0).fields)
         return schema if segment_length is None else schema.limited(min(segment_length, schema.limit))
 
+    def preload(self, spec: EnvSpec) -> None:
+        """Load the code of the acting side. A policy that also learns has none, and nothing is loaded."""
+        if self.acting_side is not None:
+            self.acting(spec, seed=0).preload()
+
     def acting(self, spec: EnvSpec, *, seed: int) -> ActingPolicy:
         """Make a policy that acts. `seed` has an effect only if the learning policy acts."""
         if self.acting_side is None:

@@ -264,14 +264,24 @@ def test_play_is_greedy_unless_told_otherwise(corridor, scripted) -> None:
     assert policy.epsilons == [0.0, 0.0, 0.5, 0.5]
 
 
-def test_long_episodes_leave_no_memory_behind(corridor, scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "kept"),
+    [
+        pytest.param((2,) * 40 + (6,), [2], id="one much longer than the others"),
+        pytest.param((6,) * 40, [], id="all equal"),
+        pytest.param((3, 6), [], id="before the mean is known"),
+    ],
+)
+def test_a_row_keeps_as_much_memory_as_episodes_take_in_the_mean(
+    lengths: tuple[int, ...], kept: list[int], corridor, scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given_back: list[int] = []
     monkeypatch.setattr(RowMemory, "give_back", lambda memory, row, frame: given_back.append(frame))
-    env = corridor(2, seed=0, plan=((3, 9), (2,)))
+    env = corridor(1, seed=0, plan=(lengths,))
     rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
-    messages = [message for _ in range(9) if (message := rollout.collect(1, 0.0)) is not None]
-    assert [length for message in messages for length in message.lengths.tolist()] == [2, 3, 2, 2, 2, 6]
-    assert given_back == [3] * len(rollout._by_time())  # the last is longer than half of the limit
+    messages = [message for _ in range(sum(lengths)) if (message := rollout.collect(1, 0.0)) is not None]
+    assert [length for message in messages for length in message.lengths.tolist()] == list(lengths)
+    assert given_back == [frame for frame in kept for _ in rollout._by_time()]
 
 
 def test_rows_that_are_seldom_used_keep_no_memory(corridor, scripted, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,12 @@ def prepare() -> None:
     ACTING.compile_once("the network that acts", {"step": _call})
 
 
+def load() -> None:
+    """Load `step` and what it needs into this process, compiled at need."""
+    prepare()
+    _call()
+
+
 def _call() -> None:
     """Call `step` for one row: one agent with one observation, one action and one hidden unit."""
     one, three, vector = np.zeros((1, 1), np.float32), np.zeros((1, 3), np.float32), np.zeros(1, np.float32)
