@@ -3,6 +3,7 @@
 Letters in shapes: B copies, E segments.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,26 @@ class Ended(NamedTuple):
     episode: NDArray[np.int64]  # (E,)
     first: NDArray[np.int32]  # (E,)
     return_before: NDArray[np.float64]  # (E,)
+    epsilon: NDArray[np.float32]  # (E,): exploration rate at the end
+
+    @classmethod
+    def together(cls, parts: Sequence["Ended"]) -> "Ended":
+        """Return the segments of all `parts`, in their order."""
+        columns: list[Any] = [np.concatenate(arrays) for arrays in zip(NO_SEGMENTS, *parts, strict=True)]
+        return cls(*columns)
+
+
+NO_SEGMENTS = Ended(
+    rows=np.empty(0, np.int64),
+    lengths=np.empty(0, np.int64),
+    terminated=np.empty(0, np.bool_),
+    truncated=np.empty(0, np.bool_),
+    won=np.empty(0, np.bool_),
+    episode=np.empty(0, np.int64),
+    first=np.empty(0, np.int32),
+    return_before=np.empty(0, np.float64),
+    epsilon=np.empty(0, np.float32),
+)
 
 
 def joined(
@@ -30,7 +51,7 @@ def joined(
     return np.concatenate(parts, out=out)
 
 
-def played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which frames of a memory (B, frames, …) are written after `t` (B,) steps, as (B, frames)."""
-    is_played: NDArray[np.bool_] = np.arange(memory.shape[1]) < t[:, None]
-    return is_played
+def written(counts: NDArray[np.int64], n_frames: int) -> NDArray[np.bool_]:
+    """Return which frames of rows are among the first `counts` (E,) of each, as (E, `n_frames`)."""
+    among: NDArray[np.bool_] = np.arange(n_frames) < counts[:, None]
+    return among

@@ -1,6 +1,7 @@
 """Worker: steps environments with the newest parameters, and sends episodes that have ended."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ class Worker(
         exploration: ε by the environment steps of the whole run.
         segment_length: steps after which it sends its part of an episode; credits are then for segments. None for whole
             episodes.
-        steps_per_turn: steps of every copy for each `StepMsg`.
+        steps_per_turn: steps of every copy for each `StepMsg`. It loads parameters between turns.
+        turns_per_message: turns after which it sends the experience that has ended, at the latest. It sends earlier
+            when its memory for ended segments or its credits are used up, and before it pauses.
         threads: threads that NumPy, or torch, may use for acting.
         sync: rule by which it loads parameters. It waits for parameters that it has requested.
     """
@@ -78,6 +81,7 @@ class Worker(
     exploration: LinearSchedule
     segment_length: int | None = None
     steps_per_turn: int = 8
+    turns_per_message: int = 3
     threads: int = 1
     sync: SyncRule = ALWAYS
 
@@ -96,6 +100,7 @@ class Worker(
         self._sync = Synchronizer(self.sync)
         self._collecting = PAUSE
         self._sent = 0  # segments since it joined
+        self._turns = 0  # since it sent experience
         self._stepping = False
         self._lost_at: float | None = None  # time of the upstream's loss; None after a message from it
         self._rejoining = False
@@ -120,6 +125,7 @@ class Worker(
             "sync": self._sync.state(),
             "collecting": self._collecting,
             "sent": self._sent,
+            "turns": self._turns,
             "stepping": self._stepping,
             "lost_at": self._lost_at,
             "rejoining": self._rejoining,
@@ -130,7 +136,7 @@ class Worker(
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
         self._sync.load(state["sync"])
-        self._sent, self._stepping = state["sent"], state["stepping"]
+        self._sent, self._turns, self._stepping = state["sent"], state["turns"], state["stepping"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
 
@@ -171,20 +177,19 @@ class Worker(
         self._stepping = False
         credit = self._collecting.credit(self._sent)
         if credit == 0 or not self._sync.ready:  # paused meanwhile, or sent by an earlier incarnation
+            await self._step_on()
             return
-        unit = self._collecting.unit
-        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, unit)
-        collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
-        if collected is not None:
-            self._sent += collected.steps if unit == "steps" else collected.segments
-            await self._report_decisions()
-            if not await self._tell_upstream(collected.model_copy(update={"sender": self.me.address})):
-                return
-        await self._step_on()
+        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, self._collecting.unit)
+        self._turns += 1
+        keep = self._turns < self.turns_per_message
+        collected = await self.offload(with_threads, self.threads, partial(self._rollout.collect, keep=keep), *turn)
+        if collected is None or await self._send(collected):
+            await self._step_on()
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
         self._collecting = PAUSE
+        await self._step_on()
         await self._report_decisions()
         state, error = self._rollout.state(), ""
         if state is None:
@@ -244,6 +249,13 @@ class Worker(
             return False
         return True
 
+    async def _send(self, collected: InsertTransitionMsg) -> bool:
+        """Send experience to the upstream; return False if that is lost."""
+        self._turns = 0
+        self._sent += collected.steps if self._collecting.unit == "steps" else collected.segments
+        await self._report_decisions()
+        return await self._tell_upstream(collected.model_copy(update={"sender": self.me.address}))
+
     async def _report_decisions(self) -> None:
         if (report := self._sync.report(self.me.address)) is not None:
             await self._tell_upstream(report)
@@ -255,9 +267,13 @@ class Worker(
         await self.to.tell(JoinMsg(role="worker", ref=self.me, environments=self.n_envs))
 
     async def _step_on(self) -> None:
-        if self._collecting.credit(self._sent) != 0 and self._sync.ready and not self._stepping:
-            self._stepping = True
-            await self.me.tell(StepMsg())
+        """Make the next turn if it may, and otherwise send what has stayed for a later message."""
+        if self._collecting.credit(self._sent) != 0 and self._sync.ready:
+            if not self._stepping:
+                self._stepping = True
+                await self.me.tell(StepMsg())
+        elif not self._rejoining and (stayed := self._rollout.kept()) is not None:
+            await self._send(stayed)
 
     def _seed(self) -> int:
         return int(self.rng.integers(1 << 62))

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
 from components.worker import PATIENCE_S, REJOIN_S, RETRY_S, StepMsg, Worker
-from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg
+from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SaveStateMsg, StateSavedMsg
 
 UP = (JoinMsg, InsertTransitionMsg)
 PLAN = ((2,), (3,))
@@ -63,15 +63,55 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
     run(main())
 
 
-def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
+@pytest.mark.parametrize(
+    ("settings", "lengths"),
+    [
+        pytest.param({"turns_per_message": 1}, [[2, 3, 2, 2, 3]] * 4, id="each turn"),
+        pytest.param({"steps_per_turn": 1}, [[2, 3], [2, 2, 3]] * 2, id="every third turn"),
+        pytest.param({"steps_per_turn": 4, "n_envs": 1}, [[2], [2, 2], [2, 2]], id="one spare row"),
+    ],
+)
+def test_turns_are_told_in_messages(run, stage, spawn, settings: dict[str, int], lengths: list[list[int]]) -> None:
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
-            worker = spawn(scene, up)
+            worker = spawn(scene, up, **settings)
             await worker.tell(params(0))
             await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
-            await up.hear(InsertTransitionMsg, 4)
-            assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)] == [[2, 3, 2, 2, 3]] * 4
+            await up.hear(InsertTransitionMsg, len(lengths))
+            told = [message.lengths.tolist() for message in up.of(InsertTransitionMsg)]
+            assert told[: len(lengths)] == lengths
+
+    run(main())
+
+
+def test_what_has_ended_is_told_before_a_worker_pauses_and_before_it_saves(
+    run, stage, spawn, corridor, scripted
+) -> None:
+    made = []
+
+    def policy(spec, *, seed):
+        made.append(scripted(spec, seed=seed))
+        return made[-1]
+
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP, StateSavedMsg)
+            plan = ((1,), *((9,),) * 7)  # the first copy ends an episode in each step
+            settings = {"n_envs": 8, "steps_per_turn": 1, "turns_per_message": 100, "policy": policy}
+            worker = spawn(scene, up, env=partial(corridor, plan=plan), **settings)
+            await worker.tell(params(0))
+            for number in range(6):
+                await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
+                await up.next(InsertTransitionMsg)  # eight spare rows are taken
+                if number % 2:
+                    await worker.tell(SaveStateMsg(env_steps=number, reply_to=up.ref))
+                else:
+                    await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
+                await scene.settle()
+                assert isinstance(up.messages[-1], StateSavedMsg if number % 2 else InsertTransitionMsg)
+                lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
+                assert lengths.count(1) == len(made[0].epsilons)
 
     run(main())
 
@@ -148,7 +188,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
                     pass
-                assert set(message["epsilon"].tolist()) == {epsilon}
+                assert message["epsilon"][-1] == epsilon
 
     run(main())
 
