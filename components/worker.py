@@ -30,6 +30,8 @@ REJOIN_S = 5.0
 """Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
 RETRY_S = 0.5
 """Delay in seconds before each attempt of a worker to join again after its upstream was lost."""
+QUIET_TURNS = 10
+"""Turns without a version of the parameters after which a worker takes it that the learner does not learn."""
 PATIENCE_S = 10.0
 """Seconds after which a worker fails if its upstream is lost and has no successor."""
 
@@ -68,8 +70,9 @@ class Worker(
         segment_length: steps after which it sends its part of an episode; credits are then for segments. None for whole
             episodes.
         steps_per_turn: steps of every copy for each `StepMsg`. It loads parameters between turns.
-        turns_per_message: turns after which it sends the experience that has ended, at the latest. It sends earlier
-            when its memory for ended segments or its credits are used up, and before it pauses.
+        turns_per_message: turns after which it sends the experience that has ended, while no version of the parameters
+            has come for `QUIET_TURNS` turns: then the learner does not learn. Otherwise it sends after each turn. It
+            also sends when its rows for ended segments or its credits are used up, and before it pauses.
         threads: threads that NumPy, or torch, may use for acting.
         sync: rule by which it loads parameters. It waits for parameters that it has requested.
     """
@@ -101,6 +104,7 @@ class Worker(
         self._collecting = PAUSE
         self._sent = 0  # segments since it joined
         self._turns = 0  # since it sent experience
+        self._quiet = 0  # turns since it heard of a version
         self._stepping = False
         self._lost_at: float | None = None  # time of the upstream's loss; None after a message from it
         self._rejoining = False
@@ -126,6 +130,7 @@ class Worker(
             "collecting": self._collecting,
             "sent": self._sent,
             "turns": self._turns,
+            "quiet": self._quiet,
             "stepping": self._stepping,
             "lost_at": self._lost_at,
             "rejoining": self._rejoining,
@@ -136,18 +141,21 @@ class Worker(
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
         self._sync.load(state["sync"])
-        self._sent, self._turns, self._stepping = state["sent"], state["turns"], state["stepping"]
+        self._sent, self._stepping = state["sent"], state["stepping"]
+        self._turns, self._quiet = state["turns"], state["quiet"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
+        self._quiet = 0
         if self._sync.loaded(msg):
             self._rollout.load(msg.params, msg.version)
         await self._hear_of(msg.env_steps)
 
     @on(VersionMsg)
     async def announced(self, msg: VersionMsg) -> None:
+        self._quiet = 0
         await self._hear_of(msg.env_steps, msg)
 
     @on(ProbesMsg)
@@ -180,8 +188,8 @@ class Worker(
             await self._step_on()
             return
         turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, self._collecting.unit)
-        self._turns += 1
-        keep = self._turns < self.turns_per_message
+        self._turns, self._quiet = self._turns + 1, self._quiet + 1
+        keep = self._quiet > QUIET_TURNS and self._turns < self.turns_per_message
         collected = await self.offload(with_threads, self.threads, partial(self._rollout.collect, keep=keep), *turn)
         if collected is None or await self._send(collected):
             await self._step_on()

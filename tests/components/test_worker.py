@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
-from components.worker import PATIENCE_S, REJOIN_S, RETRY_S, StepMsg, Worker
+from components.worker import PATIENCE_S, QUIET_TURNS, REJOIN_S, RETRY_S, StepMsg, Worker
 from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SaveStateMsg, StateSavedMsg
 
 UP = (JoinMsg, InsertTransitionMsg)
@@ -63,6 +63,19 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
     run(main())
 
 
+def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(params(0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
+            await up.hear(InsertTransitionMsg, 4)
+            assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)][:4] == [[2, 3, 2, 2, 3]] * 4
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("settings", "lengths"),
     [
@@ -71,7 +84,11 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
         pytest.param({"steps_per_turn": 4, "n_envs": 1}, [[2], [2, 2], [2, 2]], id="one spare row"),
     ],
 )
-def test_turns_are_told_in_messages(run, stage, spawn, settings: dict[str, int], lengths: list[list[int]]) -> None:
+def test_several_turns_are_told_in_one_message_while_no_version_comes(
+    run, stage, spawn, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], lengths: list[list[int]]
+) -> None:
+    monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
+
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
@@ -79,15 +96,35 @@ def test_turns_are_told_in_messages(run, stage, spawn, settings: dict[str, int],
             await worker.tell(params(0))
             await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             await up.hear(InsertTransitionMsg, len(lengths))
-            told = [message.lengths.tolist() for message in up.of(InsertTransitionMsg)]
-            assert told[: len(lengths)] == lengths
+            assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)][: len(lengths)] == lengths
+
+    run(main())
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_worker_tells_of_each_turn_as_long_as_versions_come(run, stage, spawn, corridor, learns: bool) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            plan = ((1,), *((6,),) * 7)  # the first copy ends an episode in each turn
+            worker = spawn(scene, up, env=partial(corridor, plan=plan), n_envs=8, steps_per_turn=1)
+            await worker.tell(params(0))
+            await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
+            for number in range(3 * QUIET_TURNS):
+                await up.next(InsertTransitionMsg)
+                if learns:
+                    await worker.tell(params(number))
+            turns = [message.lengths.tolist().count(1) for message in up.of(InsertTransitionMsg)]
+            assert set(turns[:QUIET_TURNS]) == {1}
+            assert (max(turns[QUIET_TURNS : 3 * QUIET_TURNS]) == 1) == learns
 
     run(main())
 
 
 def test_what_has_ended_is_told_before_a_worker_pauses_and_before_it_saves(
-    run, stage, spawn, corridor, scripted
+    run, stage, spawn, corridor, scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
     made = []
 
     def policy(spec, *, seed):
@@ -188,7 +225,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
                     pass
-                assert message["epsilon"][-1] == epsilon
+                assert set(message["epsilon"].tolist()) == {epsilon}
 
     run(main())
 
