@@ -30,7 +30,7 @@ REJOIN_S = 5.0
 """Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
 RETRY_S = 0.5
 """Delay in seconds before each attempt of a worker to join again after its upstream was lost."""
-QUIET_TURNS = 10
+QUIET_TURNS = 50
 """Turns without a version of the parameters after which a worker takes it that the learner does not learn."""
 PATIENCE_S = 10.0
 """Seconds after which a worker fails if its upstream is lost and has no successor."""
