@@ -1,4 +1,4 @@
-"""Preloading: the code of an environment and of a policy, in the process from which those that play are forked."""
+"""Preloading: a template loads the code of an environment and of a policy before it forks workers."""
 
 from components.envs import base
 from components.policies.algorithm import Algorithm

@@ -131,8 +131,8 @@ class Rollout:
         segments from earlier turns count too, and all segments end with the last step, except in copies that are
         making a step.
 
-        With `keep`, segments that end may stay for the message of a later turn: as long as there is a spare row, and
-        fewer than `most`, which counts those that have stayed.
+        With `keep`, ended segments may stay for the message of a later turn. They do not stay when their rows are
+        needed, or when their number reaches `most`.
         """
         if not self._begun:
             self._copies.begin(ALL)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from components.checkpoints import run_state
 from components.preloading import preload
@@ -102,7 +102,8 @@ class Worker(
         self._env_steps = 0
         self._sync = Synchronizer(self.sync)
         self._collecting = PAUSE
-        self._sent = 0  # segments since it joined
+        self._unit: Literal["segments", "steps"] = "segments"  # of credits; a pause names none
+        self._sent = 0  # segments or steps since it joined
         self._turns = 0  # since it sent experience
         self._quiet = 0  # turns since it heard of a version
         self._stepping = False
@@ -128,6 +129,7 @@ class Worker(
             "env_steps": self._env_steps,
             "sync": self._sync.state(),
             "collecting": self._collecting,
+            "unit": self._unit,
             "sent": self._sent,
             "turns": self._turns,
             "quiet": self._quiet,
@@ -141,7 +143,7 @@ class Worker(
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
         self._sync.load(state["sync"])
-        self._sent, self._stepping = state["sent"], state["stepping"]
+        self._unit, self._sent, self._stepping = state["unit"], state["sent"], state["stepping"]
         self._turns, self._quiet = state["turns"], state["quiet"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
@@ -178,6 +180,8 @@ class Worker(
     @on(CollectMsg)
     async def set_collecting(self, msg: CollectMsg) -> None:
         self._collecting, self._lost_at = msg, None
+        if msg != PAUSE:
+            self._unit = msg.unit
         await self._step_on()
 
     @on(StepMsg)
@@ -187,7 +191,7 @@ class Worker(
         if credit == 0 or not self._sync.ready:  # paused meanwhile, or sent by an earlier incarnation
             await self._step_on()
             return
-        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, self._collecting.unit)
+        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, self._unit)
         self._turns, self._quiet = self._turns + 1, self._quiet + 1
         keep = self._quiet > QUIET_TURNS and self._turns < self.turns_per_message
         collected = await self.offload(with_threads, self.threads, partial(self._rollout.collect, keep=keep), *turn)
@@ -260,7 +264,7 @@ class Worker(
     async def _send(self, collected: InsertTransitionMsg) -> bool:
         """Send experience to the upstream; return False if that is lost."""
         self._turns = 0
-        self._sent += collected.steps if self._collecting.unit == "steps" else collected.segments
+        self._sent += collected.steps if self._unit == "steps" else collected.segments
         await self._report_decisions()
         return await self._tell_upstream(collected.model_copy(update={"sender": self.me.address}))
 

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from components.schedule import LinearSchedule
 from components.worker import PATIENCE_S, QUIET_TURNS, REJOIN_S, RETRY_S, StepMsg, Worker
 from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SaveStateMsg, StateSavedMsg
+from messages.control import PAUSE
 
 UP = (JoinMsg, InsertTransitionMsg)
 PLAN = ((2,), (3,))
@@ -149,6 +150,32 @@ def test_what_has_ended_is_told_before_a_worker_pauses_and_before_it_saves(
                 assert isinstance(up.messages[-1], StateSavedMsg if number % 2 else InsertTransitionMsg)
                 lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
                 assert lengths.count(1) == len(made[0].epsilons)
+
+    run(main())
+
+
+def test_what_is_sent_because_of_a_pause_counts_in_the_unit_of_the_credits(
+    run, stage, spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
+
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up, n_envs=8, steps_per_turn=3, turns_per_message=100)
+            await worker.tell(params(0))
+
+            def steps() -> int:
+                return sum(message.steps for message in up.of(InsertTransitionMsg))
+
+            await worker.tell(CollectMsg(episodes=100_000, received=0, unit="steps"))
+            await up.next(InsertTransitionMsg)
+            await worker.tell(PAUSE)
+            await scene.settle()
+            before = steps()
+            await worker.tell(CollectMsg(episodes=before + 80, received=0, unit="steps"))
+            await scene.settle()
+            assert steps() == before + 80
 
     run(main())
 
