@@ -20,7 +20,7 @@ from messages import InsertTransitionMsg
 from orchestra import Arrays, MessageArrays
 
 FORGETTING = 0.1
-"""Weight of a turn in the moving mean of the lengths of segments."""
+"""Weight of a message in the moving mean of the lengths of segments."""
 
 
 class EnvFactory(Protocol):
@@ -380,7 +380,7 @@ class Rollout:
         )
         self._usual += FORGETTING * (float(lengths.mean()) - self._usual)
         usual = round(self._usual)
-        seldom = len(self._t) // 2  # rows low in the stack are used only if many segments end in a turn
+        seldom = len(self._t) // 2  # rows low in the stack are used only by messages of many segments
         for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
             kept = usual if place >= seldom else 0
             if length > kept:

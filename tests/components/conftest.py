@@ -225,6 +225,18 @@ def scripted() -> type[Scripted]:
 
 
 @pytest.fixture
+def made_policies(scripted) -> tuple[Callable[..., Scripted], list[Scripted]]:
+    """A factory of scripted policies, and the list of those that it has made."""
+    made: list[Scripted] = []
+
+    def policy(spec: EnvSpec, *, seed: int) -> Scripted:
+        made.append(scripted(spec, seed=seed))
+        return made[-1]
+
+    return policy, made
+
+
+@pytest.fixture
 def episodes() -> Callable[..., InsertTransitionMsg]:
     """Make a message of episodes of the given lengths, each step of which is rewarded with `reward`."""
 

@@ -136,12 +136,8 @@ def test_the_seconds_that_it_reports_are_those_of_learning_alone(run, stage, scr
     run(main())
 
 
-def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) -> None:
-    made = []
-
-    def policy(spec, *, seed):
-        made.append(scripted(spec, seed=seed))
-        return made[-1]
+def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, made_policies) -> None:
+    policy, made = made_policies
 
     async def main() -> None:
         async with stage() as scene:

@@ -123,14 +123,10 @@ def test_a_worker_tells_of_each_turn_as_long_as_versions_come(run, stage, spawn,
 
 
 def test_what_has_ended_is_told_before_a_worker_pauses_and_before_it_saves(
-    run, stage, spawn, corridor, scripted, monkeypatch: pytest.MonkeyPatch
+    run, stage, spawn, corridor, made_policies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
-    made = []
-
-    def policy(spec, *, seed):
-        made.append(scripted(spec, seed=seed))
-        return made[-1]
+    policy, made = made_policies
 
     async def main() -> None:
         async with stage() as scene:
