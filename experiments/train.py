@@ -123,8 +123,8 @@ def experiment(
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     init: Annotated[Literal["uniform", "orthogonal"], Field(description="initial parameters")] = "uniform",
     kernels: Annotated[
-        Literal["auto", "numba", "bfloat16", "torch"],
-        Field(description="what computes gradient steps on a CPU: compiled loops, these with rounding, or plain torch"),
+        Literal["auto", "numba", "torch"],
+        Field(description="what computes gradient steps on a CPU: loops that numba compiles, or plain torch"),
     ] = "auto",
     target_update_interval: Annotated[
         int | None, Field(ge=1, description="gradient steps between copies to the target; 10, COMA 50")
@@ -185,10 +185,8 @@ def experiment(
     )
     if proxy_fan_out is not None and not proxy:
         raise UsageError("--proxy-fan-out is for runs with a proxy on each host; leave out --no-proxy")
-    if kernels in ("numba", "bfloat16") and gpus_of(device):
-        raise UsageError(f"--kernels {kernels} is for the CPU; on {device} torch computes: leave it out")
-    if kernels == "bfloat16" and algorithm in ("coma", "qplex"):
-        raise UsageError(f"--kernels bfloat16 is for iql, vdn and qmix; with {algorithm} leave it out, or use numba")
+    if kernels == "numba" and gpus_of(device):
+        raise UsageError(f"--kernels numba is for the CPU; on {device} torch computes: leave it out")
     if federated and (choice.is_coma or not proxy or drop_stale is not None):
         raise UsageError("--federated needs proxies, and works neither with COMA nor with --drop-stale")
     if federated and choice.own_class is not None:

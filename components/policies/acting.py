@@ -242,7 +242,7 @@ class RecurrentActing(ActingPolicy):
         table[1:] += of_action[:, None]
         bias = np.concatenate([b_x[: 2 * size] + b_h[: 2 * size], b_x[2 * size :]])
         of_obs, of_x, of_h, of_head = (
-            self._kernel.panels_of(np.ascontiguousarray(w.T), False) for w in (embedding[:, :n_obs], w_x, w_h, head)
+            self._kernel.panels_of(np.ascontiguousarray(w.T)) for w in (embedding[:, :n_obs], w_x, w_h, head)
         )
         return table.reshape(-1, size), of_obs, of_x, bias, of_h, b_h[2 * size :], of_head, b_q
 

@@ -24,8 +24,7 @@ from torch.nn.utils.rnn import PackedSequence
 from components.policies import kernel
 from components.policies.gru import unrolled
 from components.policies.inputs import AgentInputs
-from components.policies.kernel.product import padded
-from components.policies.kernel.tile import ROWS
+from components.policies.kernel.product import ROWS, padded
 from components.policies.parallel import run_parts, summed
 from components.policies.scratch import Scratch
 
@@ -62,14 +61,7 @@ class _AgentValues(torch.autograd.Function):
             )
             rows_of_part = _numpy(living.obs, living.pairs, inputs.picks)
             common: list[Any] = [*rows_of_part, inputs.blocks, inputs.asked, *ends, n_agents]
-            arguments: list[Any] = [
-                *common,
-                *arrays,
-                *_numpy(x, of_x, hidden, gates),
-                keeps,
-                False,
-                q.detach().numpy(),
-            ]
+            arguments: list[Any] = [*common, *arrays, *_numpy(x, of_x, hidden, gates), keeps, q.detach().numpy()]
             parts.append(partial(kernel.forward, *arguments))
             of_parts.append((common, x))
         run_parts(parts)
@@ -90,7 +82,7 @@ class _AgentValues(torch.autograd.Function):
         for p, (common, x) in enumerate(ctx.of_parts):
             d_of_x = scratch.take(f"d_of_x {p}", (len(x), len(w_x)), x.dtype)
             share = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
-            arrays = (*_numpy(w_x, w_h, head, x, ctx.hidden, ctx.gates, d_of_x), False, *_numpy(*share))
+            arrays = _numpy(w_x, w_h, head, x, ctx.hidden, ctx.gates, d_of_x, *share)
             parts.append(partial(kernel.backward, told, *common, *arrays))
             shares.append(share)
         run_parts(parts)

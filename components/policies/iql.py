@@ -112,8 +112,7 @@ class Iql(RecurrentPolicy):
         if mixing is None or not self._plain or not self.options.compiled or self._device.type != "cpu":
             return None
         given = {"gamma": self.options.gamma, "td_lambda": self.options.td_lambda}
-        bfloat16 = self.options.kernels == "bfloat16"
-        return TdParts(self.spec, mixing, double_q=self.double_q, bfloat16=bfloat16, **given)
+        return TdParts(self.spec, mixing, double_q=self.double_q, **given)
 
     @cached_property
     def _td_graph(self) -> TdGraph | None:
@@ -131,16 +130,9 @@ class Iql(RecurrentPolicy):
     @property
     def _plain(self) -> bool:
         """False if autograd must compute the gradient: the loss is not that of this class, or parameters are frozen."""
-        return self._has_usual_loss and self._optimizers["all"].learns_all
-
-    @property
-    def _has_usual_loss(self) -> bool:
-        kind, names = type(self), ("td_loss", "values", "targets", "prepared")
-        return all(getattr(kind, name) is getattr(Iql, name) for name in names)
-
-    @property
-    def _rounds_products(self) -> bool:
-        return self._has_usual_loss and self._mixing() is not None
+        kind = type(self)
+        own = all(getattr(kind, name) is getattr(Iql, name) for name in ("td_loss", "values", "targets", "prepared"))
+        return own and self._optimizers["all"].learns_all
 
     def _mixing(self) -> int | None:
         """Return the mode of `kernel.td_part` that mixes like `mixer`; None if there is none."""

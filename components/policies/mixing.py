@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from components.policies import kernel
-from components.policies.kernel.product import GROUP, padded
-from components.policies.kernel.tile import ROWS
+from components.policies.kernel.product import GROUP, ROWS, padded
 from components.policies.parallel import run_parts, summed
 
 GROUPS_OF_A_PART = 5
@@ -49,7 +48,7 @@ class Mixing(torch.autograd.Function):
             if not kept or not keeps:
                 kept = [q.new_empty((n if keeps else GROUP) + ROWS, padded(size, given[0])) for size in columns]
             memory = [x.numpy() for x in kept]
-            arguments: list[Any] = [*given, *ends, *weights, *memory, keeps, False, total.numpy()]
+            arguments: list[Any] = [*given, *ends, *weights, *memory, keeps, total.numpy()]
             parts.append(partial(kernel.mix, *arguments))
         run_parts(parts)
         ctx.save_for_backward(q, state, w_first, b_first, w_w_1, b_w_1, w_w_2, b_w_2, w_v, b_v)
@@ -63,7 +62,7 @@ class Mixing(torch.autograd.Function):
         _, _, w_w_1, _, w_w_2, _, w_v, _ = weights
         d_q, q, state = torch.empty_like(q, memory_format=torch.contiguous_format), q.contiguous(), state.contiguous()
         given = [x.numpy() for x in (d_total.contiguous(), q, state)]
-        between = [*(x.numpy() for x in (w_w_1, w_w_2, w_v, *ctx.kept)), False, d_q.numpy()]
+        between = [x.numpy() for x in (w_w_1, w_w_2, w_v, *ctx.kept, d_q)]
         parts, shares = [], []
         for ends in pairwise(ctx.starts):
             share = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]

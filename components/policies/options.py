@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Literal, TypedDict
 
 import torch
 
 from components.envs.skirmish.compiling import COMPILED
 from components.policies.acting import HIDDEN_SIZE
 from components.policies.initial import InitKind
-from components.policies.kernel.bfloat16 import MULTIPLIES_BFLOAT16
 from components.policies.optimizer import OptimizerKind
 
-KernelKind = Literal["auto", "numba", "bfloat16", "torch"]
+KernelKind = Literal["auto", "numba", "torch"]
 """Implementation of a gradient step: on a CPU loops that numba compiles, or operations of torch."""
 
 
@@ -76,9 +75,8 @@ class Options:
     kernels: KernelKind = "auto"
     """"numba" for the compiled loops, "torch" for plain operations of torch, the reference. "auto" is "numba", but
     "torch" under `NUMBA_DISABLE_JIT=1`. Both agree to 1e-9 in float64 and to 1e-5 in float32, relative to the largest
-    number of an array. "bfloat16" is "numba" with both sides of matrix products rounded to bfloat16, except in the
-    agents' last layer; sums and parameters stay float32. It is for IQL, VDN and QMIX, on processors with AVX512-BF16.
-    On a GPU "auto" is CUDA graphs of operations of torch if the algorithm has them, and the loops are refused."""
+    number of an array. On a GPU "auto" is CUDA graphs of operations of torch if the algorithm has them, and "numba"
+    is refused."""
 
     def __post_init__(self) -> None:
         check_options(
@@ -92,24 +90,16 @@ class Options:
                 "target_update_interval": (self.target_update_interval, self.target_update_interval >= 1, "at least 1"),
                 "grad_norm_clip": (self.grad_norm_clip, self.grad_norm_clip > 0, "above 0"),
                 "priority_eta": (self.priority_eta, 0 <= self.priority_eta <= 1, "in [0, 1]"),
-                "kernels": (
-                    self.kernels,
-                    self.kernels in get_args(KernelKind),
-                    f"one of {', '.join(get_args(KernelKind))}",
-                ),
+                "kernels": (self.kernels, self.kernels in ("auto", "numba", "torch"), "'auto', 'numba' or 'torch'"),
             }
         )
-        if self.kernels in ("numba", "bfloat16") and self.device != "cpu":
+        if self.kernels == "numba" and self.device != "cpu":
             raise ValueError(f"kernels must be 'auto' or 'torch' on {self.device}: the compiled loops are for the CPU")
-        if self.kernels == "bfloat16" and self.dtype != torch.float32:
-            raise ValueError(f"kernels='bfloat16' needs parameters of float32, got dtype={self.dtype}")
-        if self.kernels == "bfloat16" and COMPILED and not MULTIPLIES_BFLOAT16:
-            raise ValueError("kernels='bfloat16' needs a processor with AVX512-BF16, which this one lacks: use 'numba'")
 
     @property
     def compiled(self) -> bool:
         """True if compiled loops gather batches and, on a CPU, compute."""
-        return self.kernels in ("numba", "bfloat16") or (self.kernels == "auto" and COMPILED)
+        return self.kernels == "numba" or (self.kernels == "auto" and COMPILED)
 
 
 def check_options(options: Mapping[str, tuple[object, bool, str]]) -> None:

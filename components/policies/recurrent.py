@@ -92,11 +92,6 @@ class RecurrentPolicy(ModulePolicy):
             dtype=self.options.dtype,
             init=self.options.init,
         )
-        if self.options.kernels == "bfloat16" and not self._rounds_products:
-            raise ValueError(
-                f"kernels='bfloat16' is for the losses and mixers of Iql, Vdn and Qmix, not of {type(self).__name__}: "
-                "use 'numba'"
-            )
         # A GPU copies from pinned memory asynchronously, while the next array is gathered.
         self._gathered = Scratch(pinned=self._device.type == "cuda")
 
@@ -106,11 +101,6 @@ class RecurrentPolicy(ModulePolicy):
         said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Choose actions; see `acting.Choice`."""
-
-    @property
-    def _rounds_products(self) -> bool:
-        """True if the products of a gradient step can be rounded to bfloat16."""
-        return False
 
     @property
     def network_spec(self) -> EnvSpec:

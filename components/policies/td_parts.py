@@ -20,8 +20,7 @@ from components.envs.base import EnvSpec
 from components.policies import kernel
 from components.policies.agent import APART
 from components.policies.base import EpisodeBatch
-from components.policies.kernel.product import padded
-from components.policies.kernel.tile import ROWS
+from components.policies.kernel.product import ROWS, padded
 from components.policies.packing import longest_first, parted
 from components.policies.parallel import run_parts
 from components.policies.scratch import Scratch
@@ -45,14 +44,10 @@ class TdParts:
         double_q: as for `Iql`.
         gamma: the discount.
         td_lambda: λ of the returns.
-        bfloat16: whether operands of products are rounded, as for `kernel.td_part`.
     """
 
-    def __init__(
-        self, spec: EnvSpec, mixing: int, *, double_q: bool, gamma: float, td_lambda: float, bfloat16: bool = False
-    ) -> None:
+    def __init__(self, spec: EnvSpec, mixing: int, *, double_q: bool, gamma: float, td_lambda: float) -> None:
         self.spec, self.mixing, self.double_q, self.gamma, self.td_lambda = spec, mixing, double_q, gamma, td_lambda
-        self.bfloat16 = bfloat16
         self._idle: deque[Scratch] = deque()  # as many as the most threads at a time so far
         self._shares = Scratch()
 
@@ -134,7 +129,7 @@ class TdParts:
             scratch = Scratch()
         lengths = arrays[5][episodes]
         memory = self._memory(scratch, int(lengths.sum()), len(episodes), weights)
-        settings = (self.mixing, self.double_q, self.gamma, self.td_lambda, scale, self.bfloat16)
+        settings = (self.mixing, self.double_q, self.gamma, self.td_lambda, scale)
         whole_share = self._with_mixer(list(share))
         kernel.td_part(arrays, episodes, *settings, weights, of_target, memory, whole_share, sums, errors)
         self._idle.append(scratch)

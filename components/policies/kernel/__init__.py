@@ -70,18 +70,18 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
     states, of_four = (one.copy(), one.copy()), room(2, 4, one)
     memory: tuple[Any, ...] = (two.copy(), room(4, 1, one), room(4, 3, one), two.copy(), four, two.copy(), gates.copy())
     memory += (two.copy(), two.copy(), two.copy(), np.zeros((4, 3), dtype), *states, of_four, of_one, of_one, of_one)
-    options = (MONOTONIC, True, 0.5, 0.5, 1.0, False)
+    options = (MONOTONIC, True, 0.5, 0.5, 1.0)
     return {
         "collect": lambda: collect(
             padded, index, index + 1, index + 1, 0, 1, index - 1, 1, seen, index.copy(), index.copy()
         ),
-        "forward": lambda: forward(*rows, *weights, of_one, of_three, one.copy(), gates, True, False, one.copy()),
+        "forward": lambda: forward(*rows, *weights, of_one, of_three, one.copy(), gates, True, one.copy()),
         "td_part": lambda: td_part(
             of_batch, index.copy(), *options, both, both, memory, shared, np.zeros(4), np.zeros(1)
         ),
-        "mix": lambda: mix(one, one, 0, 1, *mixer, *kept, True, False, one.copy()),
-        "mix_back": lambda: mix_back(one, one, one, 0, 1, one, one, one, *kept, False, one.copy(), *d_mixer),
+        "mix": lambda: mix(one, one, 0, 1, *mixer, *kept, True, one.copy()),
+        "mix_back": lambda: mix_back(one, one, one, 0, 1, one, one, one, *kept, one.copy(), *d_mixer),
         "backward": lambda: backward(
-            one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), False, *d_weights
+            one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
         ),
     }

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import ACTING, compiled_for_acting
-from components.policies.kernel.product import GROUP, Panels, add, panels_of, room
+from components.policies.kernel.product import GROUP, add, panels_of, room
 from components.policies.kernel.scalars import ONE, TWO, ZERO, sigmoid
 
 Floats = NDArray[np.floating[Any]]
@@ -18,12 +18,12 @@ def step(
     last_actions: NDArray[np.int64],
     hidden: Floats,
     table: Floats,
-    obs_panels: Panels,
-    x_panels: Panels,
+    obs_panels: Floats,
+    x_panels: Floats,
     bias: Floats,
-    h_panels: Panels,
+    h_panels: Floats,
     h_bias: Floats,
-    head_panels: Panels,
+    head_panels: Floats,
     head_bias: Floats,
     available: NDArray[np.bool_],
     q: Floats,
@@ -132,7 +132,7 @@ def _call() -> None:
     row, last, allowed = one.copy(), np.zeros(1, np.int64), np.zeros((0, 1), np.bool_)
     for array in (row, last, allowed):
         array.flags.writeable = False
-    panels, wide = panels_of(one, False), panels_of(three, False)
+    panels, wide = panels_of(one), panels_of(three)
     step(
         row,
         last,

@@ -37,7 +37,6 @@ def forward(
     hidden: Floats,
     gates: Floats,
     keeps: bool,
-    bfloat16: bool,
     q: Floats,
 ) -> None:
     """Fill `q` (R, U) in the rows of a part, and fill `x`, `hidden` and `gates` for `backward`.
@@ -64,7 +63,6 @@ def forward(
         hidden: as in `unroll`.
         gates: as in `unroll`.
         keeps: as in `unroll`.
-        bfloat16: whether operands of products are rounded, those of the last layer excepted.
         q: (R, U), filled.
     """
     size, n_obs, n_actions = len(b), obs.shape[1], len(head_bias)
@@ -80,17 +78,17 @@ def forward(
     bias[: 3 * size] = b_x
     bias[: 2 * size] += b_h[: 2 * size]
     used = used_pairs(picks, blocks, asked, first, last, len(table))
-    embed(obs, pairs, used, table, panels_of(w[:, :n_obs].T, bfloat16), panels_of(w_x.T, bfloat16), bias, x, of_x)
+    embed(obs, pairs, used, table, panels_of(w[:, :n_obs].T), panels_of(w_x.T), bias, x, of_x)
     unroll(
         of_x,
         picks,
-        panels_of(w_h.T, bfloat16),
+        panels_of(w_h.T),
         b_h[2 * size :],
         blocks,
         asked,
         first,
         last,
-        panels_of(head.T, False),
+        panels_of(head.T),
         head_bias,
         hidden,
         gates,
@@ -117,7 +115,6 @@ def backward(
     hidden: Floats,
     gates: Floats,
     d_of_x: Floats,
-    bfloat16: bool,
     d_w: Floats,
     d_b: Floats,
     d_w_x: Floats,
@@ -144,7 +141,7 @@ def backward(
         d_q,
         gates,
         hidden,
-        panels_of(w_h, bfloat16),
+        panels_of(w_h),
         blocks,
         asked,
         first,
@@ -159,7 +156,7 @@ def backward(
         d_head_bias,
     )
     used = used_pairs(picks, blocks, asked, first, last, n_pairs)
-    embed_back(d_of_x, obs, pairs, used, x, panels_of(w_x, bfloat16), table, of_obs, of_x, d_b_x)
+    embed_back(d_of_x, obs, pairs, used, x, panels_of(w_x), table, of_obs, of_x, d_b_x)
     d_b_h[: 2 * size] = d_b_x[: 2 * size]
     d_w_x[:] = of_x[: 3 * size, :size]
     d_w_h[:] = of_h[: 3 * size, :size]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
-from components.policies.kernel.product import GROUP, Panels, add, add_outer, outer_room, room
+from components.policies.kernel.product import GROUP, add, add_outer, room
 from components.policies.kernel.scalars import ONE, TWO, ZERO, sigmoid
 
 Floats = NDArray[np.floating[Any]]
@@ -16,13 +16,13 @@ Floats = NDArray[np.floating[Any]]
 def unroll(
     of_x: Floats,
     picks: NDArray[np.int64],
-    panels: Panels,
+    panels: Floats,
     bias: Floats,
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
     first: int,
     last: int,
-    head_panels: Panels,
+    head_panels: Floats,
     head_bias: Floats,
     hidden: Floats,
     gates: Floats,
@@ -89,7 +89,7 @@ def unroll_back(
     d_q: Floats,
     gates: Floats,
     hidden: Floats,
-    panels: Panels,
+    panels: Floats,
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
     first: int,
@@ -131,8 +131,7 @@ def unroll_back(
     none, told = np.zeros_like(hidden[0]), np.empty_like(hidden[0])
     # Sums over a group, then over groups, to reduce rounding errors.
     of_head, of_head_bias, of_g = np.empty_like(head), np.empty_like(d_head_bias), np.empty_like(d_b_g)
-    carry = room(max(last - first, 0), size, hidden)
-    beside = outer_room(3 * size, size, hidden, panels.bfloat16)
+    carry, beside = room(max(last - first, 0), size, hidden), room(GROUP, size, hidden)
     start, went_on = blocks.sum(), 0
     for t in range(len(blocks) - 1, -1, -1):
         start -= blocks[t]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
-from components.policies.kernel.product import GROUP, Outer, Panels, add, add_outer, outer_room, room
+from components.policies.kernel.product import GROUP, add, add_outer, room
 from components.policies.kernel.scalars import ZERO
 
 Floats = NDArray[np.floating[Any]]
@@ -100,8 +100,8 @@ def embed(
     pairs: NDArray[np.int64],
     used: NDArray[np.int64],
     table: Floats,
-    obs_panels: Panels,
-    x_panels: Panels,
+    obs_panels: Floats,
+    x_panels: Floats,
     bias: Floats,
     x: Floats,
     of_x: Floats,
@@ -140,7 +140,7 @@ def embed(
 
 
 @compiled
-def _pass_on(x: Floats, start: int, rows: int, x_panels: Panels, bias: Floats, of_x: Floats) -> None:
+def _pass_on(x: Floats, start: int, rows: int, x_panels: Floats, bias: Floats, of_x: Floats) -> None:
     for i in range(start, start + rows):
         of_x[i] = bias
         out = x[i]
@@ -156,7 +156,7 @@ def embed_back(
     pairs: NDArray[np.int64],
     used: NDArray[np.int64],
     x: Floats,
-    back_panels: Panels,
+    back_panels: Floats,
     d_table: Floats,
     d_w_obs: Floats,
     d_w_x: Floats,
@@ -177,9 +177,7 @@ def embed_back(
         d_b_x: (3H,).
     """
     n_pairs, columns, size = len(d_table), d_of_x.shape[1], d_of_x.shape[1] // 3
-    bfloat16, d_x = back_panels.bfloat16, room(GROUP, size, x)
-    beside = outer_room(columns, x.shape[1], x, bfloat16)
-    beside_obs = outer_room(size, obs.shape[1], x, bfloat16)
+    beside, beside_obs, d_x = room(GROUP, x.shape[1], x), room(GROUP, obs.shape[1], x), room(GROUP, size, x)
     x_of_pairs, d_of_pairs = room(GROUP, x.shape[1], x), np.empty((GROUP, columns), x.dtype)
     for start in range(0, len(used), GROUP):
         group = used[start : start + GROUP]
@@ -199,9 +197,9 @@ def _pass_back(
     x: Floats,
     start: int,
     group: NDArray[np.int64],
-    back_panels: Panels,
+    back_panels: Floats,
     d_x: Floats,
-    beside: Outer,
+    beside: Floats,
     d_table: Floats,
     d_w_x: Floats,
     d_b_x: Floats,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled, compiled_sums
-from components.policies.kernel.product import GROUP, add, add_outer, outer_room, panels_of, room
+from components.policies.kernel.product import GROUP, add, add_outer, panels_of, room
 from components.policies.kernel.scalars import ONE, ZERO, exponential, sign
 
 Floats = NDArray[np.floating[Any]]
@@ -31,7 +31,6 @@ def mix(
     w_2: Floats,
     mixed: Floats,
     keeps: bool,
-    bfloat16: bool,
     total: Floats,
 ) -> None:
     """Mix like `MonotonicMixer`: total = |w_2| · ELU(|W_1| q + b_1) + v · relu(for v) + b_v.
@@ -55,12 +54,10 @@ def mix(
         w_2: `room` for rows of M columns, filled.
         mixed: rows of M columns, filled with the ELU.
         keeps: True to keep these for all steps.
-        bfloat16: whether operands of products are rounded.
         total: (N, 1), filled.
     """
     embed, k = w_w_2.shape
-    first_panels = panels_of(w_first.T, bfloat16)
-    panels_1, panels_2 = panels_of(w_w_1.T, bfloat16), panels_of(w_w_2.T, bfloat16)
+    first_panels, panels_1, panels_2 = panels_of(w_first.T), panels_of(w_w_1.T), panels_of(w_w_2.T)
     for start in range(first, last, GROUP):
         rows = min(GROUP, last - start)
         at = start if keeps else 0
@@ -123,7 +120,6 @@ def mix_back(
     w_1: Floats,
     w_2: Floats,
     mixed: Floats,
-    bfloat16: bool,
     d_q: Floats,
     d_w_first: Floats,
     d_b_first: Floats,
@@ -140,10 +136,9 @@ def mix_back(
     """
     (embed, k), n_1 = w_w_2.shape, len(w_w_1)
     columns = 2 * k + 2 * embed
-    panels_1, panels_2 = panels_of(w_w_1, bfloat16), panels_of(w_w_2, bfloat16)
+    panels_1, panels_2 = panels_of(w_w_1), panels_of(w_w_2)
     d_hyper, of_1, of_2 = room(GROUP, columns, q), room(GROUP, k, q), room(GROUP, k, q)
-    beside, beside_state = outer_room(n_1, k, q, bfloat16), outer_room(columns, state.shape[1], q, bfloat16)
-    beside_2 = outer_room(embed, k, q, bfloat16)
+    beside, beside_state = room(GROUP, k, q), room(GROUP, state.shape[1], q)
     of_first, of_w_1, of_w_2 = room(columns, state.shape[1], q), room(n_1, k, q), room(embed, k, q)
     of_b_first, of_b_1, of_b_2 = np.empty_like(d_b_first), np.empty_like(d_b_w_1), np.empty_like(d_b_w_2)
     d_b_first[:] = ZERO
@@ -190,7 +185,7 @@ def mix_back(
         d_b_w_2 += of_b_2
         add_outer(d_hyper, 0, columns, state, start, rows, beside_state, of_first)
         add_outer(w_1, start, n_1, hyper[:, :k], start, rows, beside, of_w_1)
-        add_outer(w_2, start, embed, hyper[:, k : 2 * k], start, rows, beside_2, of_w_2)
+        add_outer(w_2, start, embed, hyper[:, k : 2 * k], start, rows, beside, of_w_2)
     d_w_first[:] = of_first[:columns, : state.shape[1]]
     d_w_w_1[:] = of_w_1[:n_1, :k]
     d_w_w_2[:] = of_w_2[:embed, :k]

@@ -9,30 +9,38 @@ loops, of four rows by four summed columns at a time, multiplies at 92 instead o
 one core with AVX-512). With that loop an update of QMIX takes 1.5 times as long: 28.2 instead of 18.6 ms on 32 episodes
 of 8m as played, 67.8 instead of 43.9 ms on 32 of 60 steps (medians of 15 rounds in turn, processor time).
 
-Products of bfloat16 numbers round their operands and sum them in single precision; a tile takes half the time
-(`bfloat16.py`). Operands are pairs of numbers at neighbouring places of the summed index.
-
 Sizes: R rows, K summed columns, N columns, P = ⌈N / W⌉ panels.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
+import llvmlite.binding
+import numba.core.cgutils
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from components.policies.kernel.bfloat16 import pair_neighbours, pair_rows
+from components.envs.skirmish.compiling import COMPILED
 from components.policies.kernel.compiling import compiled
-from components.policies.kernel.tile import BYTES, ROWS, VECTORS, add_pair_tile, add_tile
+
+cgutils: Any = numba.core.cgutils
 
 Floats = NDArray[np.floating[Any]]
 
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx") else 16
+_VECTORS = 2
+ROWS = 6 if _BYTES == 32 else 12
+"""Rows of a tile: two vectors per row, and some for the operands, fill 32 registers; AVX has only 16."""
 GROUP = 48
 """Rows of one block of a loop, small enough for the cache: a multiple of ROWS."""
 
 
 def width(dtype: Any) -> int:
     """Return the number W of columns of a panel for numbers of this dtype."""
-    return VECTORS * BYTES // int(np.dtype(dtype).itemsize)
+    return _VECTORS * _BYTES // int(np.dtype(dtype).itemsize)
 
 
 def padded(columns: int, like: Floats) -> int:
@@ -44,55 +52,14 @@ def padded(columns: int, like: Floats) -> int:
 @compiled
 def room(rows: int, columns: int, like: Floats) -> Floats:
     """Return zeros of the type of `like` for a result (rows, columns), with the padding that `add` needs."""
-    w = VECTORS * BYTES // like.itemsize
+    w = _VECTORS * _BYTES // like.itemsize
     return np.zeros((rows + ROWS, (columns + w - 1) // w * w), like.dtype)
 
 
-class Panels(NamedTuple):
-    """The right side (K, N) of products, packed for `add`."""
-
-    values: Floats
-    """(P, K, W), or pairs (P, ⌈K / 2⌉, W)."""
-    paired_left: Floats
-    """(GROUP, ⌈K / 2⌉), memory for pairs of the left side; (0, 0) without `bfloat16`."""
-    depth: int
-    """K."""
-    bfloat16: bool
-    """True if products round both sides."""
-
-
-class Outer(NamedTuple):
-    """Memory for the operands of `add_outer`."""
-
-    right: Floats
-    """`room` for GROUP rows, or pairs of GROUP / 2 rows, of the right side's columns."""
-    paired_left: Floats
-    """(GROUP / 2, columns of the left side), memory for pairs; (0, 0) without `bfloat16`."""
-    zeros: Floats
-    """(at least the columns of either side,)."""
-    bfloat16: bool
-    """True if products round both sides."""
-
-
 @compiled
-def _pair_all_rows(matrix: Floats, start: int, rows: int, columns: int, zeros: Floats, out: Floats) -> None:
-    """Fill `out` (⌈rows / 2⌉, …) with pairs of rows of `matrix` from `start`; an odd last row's partner is `zeros`."""
-    for i in range(0, rows, 2):
-        if i + 1 < rows:
-            pair_rows(matrix[start + i], matrix[start + i + 1], columns, out[i // 2])
-        else:
-            pair_rows(matrix[start + i], zeros, columns, out[i // 2])
-
-
-@compiled
-def panels_of(right: Floats, bfloat16: bool) -> Panels:
-    """Return the panels of `right` (K, N).
-
-    Args:
-        right: the matrix.
-        bfloat16: whether products with them round both sides to bfloat16; only if `MULTIPLIES_BFLOAT16`.
-    """
-    w = VECTORS * BYTES // right.itemsize
+def panels_of(right: Floats) -> Floats:
+    """Return the panels (P, K, W) of `right` (K, N)."""
+    w = _VECTORS * _BYTES // right.itemsize
     depth, columns = right.shape
     panels = np.zeros(((columns + w - 1) // w, depth, w), right.dtype)
     for p in range(len(panels)):
@@ -100,53 +67,131 @@ def panels_of(right: Floats, bfloat16: bool) -> Panels:
             panel = panels[p, k]
             for j in range(min(w, columns - p * w)):
                 panel[j] = right[k, p * w + j]
-    n_pairs = (depth + 1) // 2
-    if not bfloat16:
-        return Panels(panels, np.empty((0, 0), right.dtype), depth, False)
-    paired, zeros = np.empty((len(panels), n_pairs, w), right.dtype), np.zeros(w, right.dtype)
-    for p in range(len(panels)):
-        _pair_all_rows(panels[p], 0, depth, w, zeros, paired[p])
-    return Panels(paired, np.empty((GROUP, n_pairs), right.dtype), depth, True)
+    return panels
+
+
+def _tile_adder(
+    typing: Any, left: Any, start: Any, last: Any, depth: Any, right: Any, out: Any, row: Any, column: Any
+) -> Any:
+    """Add to the tile of `out` at `row`, `column`: ROWS rows of `left` (…, K) from `start`, times `right` (K, W).
+
+    For rows of `left` after `last`, row `last` is used; `depth` is K, at least 1.
+    """
+    size = left.dtype.bitwidth // 8
+
+    def emit(context: Any, builder: Any, _: Any, args: Any) -> None:
+        _, first, final, stop, _, _, at_row, at_column = args
+        index, scalar = first.type, context.get_data_type(left.dtype)
+        vector = ir.VectorType(scalar, _BYTES // size)
+        bytes_, lane = ir.IntType(8).as_pointer(), ir.IntType(32)
+
+        def opened(kind: Any, value: Any) -> tuple[Any, list[Any]]:
+            array = context.make_array(kind)(context, builder, value)
+            strides = list(cgutils.unpack_tuple(builder, array.strides))
+            if kind.layout in "CF":
+                strides[1 if kind.layout == "C" else 0] = index(size)
+            return builder.bitcast(array.data, bytes_), strides
+
+        (a, a_strides), (b, b_strides), (c, c_strides) = (
+            opened(kind, args[i]) for i, kind in ((0, left), (4, right), (5, out))
+        )
+
+        def at(start: Any, offset: Any, kind: Any) -> Any:
+            return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
+
+        def vectors(start: Any) -> list[Any]:
+            return [at(start, index(v * _BYTES), vector) for v in range(_VECTORS)]
+
+        def load(pointer: Any) -> Any:
+            loaded = builder.load(pointer)
+            loaded.align = size
+            return loaded
+
+        rows, tile = [], []
+        for i in range(ROWS):
+            number = builder.add(first, index(i))
+            number = builder.select(builder.icmp_signed("<", number, final), number, final)
+            rows.append(builder.gep(a, [builder.mul(number, a_strides[0])]))
+            offset = builder.mul(builder.add(at_row, index(i)), c_strides[0])
+            tile.append(vectors(builder.gep(c, [builder.add(offset, builder.mul(at_column, c_strides[1]))])))
+        zero = ir.Constant(vector, [0.0] * vector.count)
+
+        before = builder.block
+        body, after = (builder.append_basic_block(name) for name in ("body", "after"))
+        builder.branch(body)
+        builder.position_at_end(body)
+        k = builder.phi(index)
+        so_far = [[builder.phi(vector) for _ in of_row] for of_row in tile]
+        terms = [load(pointer) for pointer in vectors(builder.gep(b, [builder.mul(k, b_strides[0])]))]
+        along, raised = builder.mul(k, a_strides[1]), []
+        for start_of_row, of_row in zip(rows, so_far, strict=True):
+            one = builder.insert_element(
+                ir.Constant(vector, ir.Undefined), load(at(start_of_row, along, scalar)), lane(0)
+            )
+            all_lanes = ir.Constant(ir.VectorType(lane, vector.count), [0] * vector.count)
+            factor = builder.shuffle_vector(one, one, all_lanes)
+            fused = ("contract",)
+            raised.append(
+                [
+                    builder.fadd(total, builder.fmul(factor, term, flags=fused), flags=fused)
+                    for total, term in zip(of_row, terms, strict=True)
+                ]
+            )
+        further = builder.add(k, index(1))
+        k.add_incoming(index(0), before)
+        k.add_incoming(further, body)
+        for of_row, totals in zip(so_far, raised, strict=True):
+            for phi, total in zip(of_row, totals, strict=True):
+                phi.add_incoming(zero, before)
+                phi.add_incoming(total, body)
+        builder.cbranch(builder.icmp_signed("<", further, stop), body, after)
+
+        builder.position_at_end(after)
+        for of_row, totals in zip(tile, raised, strict=True):
+            for pointer, total in zip(of_row, totals, strict=True):
+                # Added last: a sum over many groups of rows then adds the groups' sums, with smaller rounding errors.
+                builder.store(builder.fadd(load(pointer), total), pointer).align = size
+
+    def generated(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        emit(context, builder, signature, args)
+        return context.get_dummy_value()
+
+    return types.void(left, types.intp, types.intp, types.intp, right, out, types.intp, types.intp), generated
+
+
+def _add_tile_plainly(
+    left: Floats, start: int, last: int, depth: int, right: Floats, out: Floats, row: int, column: int
+) -> None:
+    """Do the same as the code of `_tile_adder`, in the interpreter."""
+    rows = np.minimum(np.arange(start, start + ROWS), last)
+    tile = out[row : row + ROWS, column : column + right.shape[1]]
+    tile += left[rows, :depth] @ right[:depth]
+
+
+_add_tile: Any = intrinsic(_tile_adder) if COMPILED else _add_tile_plainly
 
 
 @compiled
-def outer_room(columns: int, others: int, like: Floats, bfloat16: bool) -> Outer:
-    """Return memory for `add_outer`, for that many columns of the left and of the right side."""
-    zeros, none = np.zeros(max(columns, others), like.dtype), np.empty((0, 0), like.dtype)
-    if not bfloat16:
-        return Outer(room(GROUP, others, like), none, zeros, False)
-    return Outer(room(GROUP // 2, others, like), np.empty((GROUP // 2, columns), like.dtype), zeros, True)
-
-
-@compiled
-def add(left: Floats, start: int, rows: int, panels: Panels, out: Floats, out_start: int) -> None:
+def add(left: Floats, start: int, rows: int, panels: Floats, out: Floats, out_start: int) -> None:
     """Add to `rows` rows of `out` from `out_start`: the rows of `left` from `start`, times the matrix of `panels`.
 
     Args:
         left: (R, at least K).
         start: first row of `left`.
-        rows: number of rows, at most GROUP if the panels hold pairs.
-        panels: from `panels_of`, of a matrix (K, N).
+        rows: number of rows.
+        panels: (P, K, W), from `panels_of`.
         out: (…, P W), from `room`. Its next rows, up to a multiple of ROWS, are overwritten with arbitrary values.
         out_start: first row of `out`.
     """
-    values, pairs = panels.values, panels.paired_left
-    n_panels, depth, w = values.shape
-    if panels.bfloat16:
-        for i in range(rows):
-            pair_neighbours(left[start + i], panels.depth, pairs[i])
-        for p in range(n_panels):
-            for row in range(0, rows, ROWS):
-                add_pair_tile(pairs, row, rows - 1, depth, values[p], out, out_start + row, p * w)
-        return
+    n_panels, depth, w = panels.shape
     for p in range(n_panels):
         for row in range(0, rows, ROWS):
-            add_tile(left, start + row, start + rows - 1, depth, values[p], out, out_start + row, p * w)
+            _add_tile(left, start + row, start + rows - 1, depth, panels[p], out, out_start + row, p * w)
 
 
 @compiled
 def add_outer(
-    left: Floats, start: int, columns: int, right: Floats, right_start: int, rows: int, memory: Outer, out: Floats
+    left: Floats, start: int, columns: int, right: Floats, right_start: int, rows: int, beside: Floats, out: Floats
 ) -> None:
     """Add to `out` the products of `columns` of `left` with those of `right`, summed over rows: left^T right.
 
@@ -157,30 +202,22 @@ def add_outer(
         right: (…, N).
         right_start: first row of `right`.
         rows: number of rows, at most GROUP.
-        memory: from `outer_room` for at least these columns of `left` and the N of `right`.
+        beside: (GROUP, N) and more, from `room`: memory for a copy of the rows of `right`.
         out: (`columns`, N) and more, from `room`; the padding is overwritten with arbitrary values.
     """
-    n, beside, pairs = right.shape[1], memory.right, memory.paired_left
-    w = VECTORS * BYTES // left.itemsize
-    if memory.bfloat16:
-        _pair_all_rows(left, start, rows, columns, memory.zeros, pairs)
-        _pair_all_rows(right, right_start, rows, n, memory.zeros, beside)
-        turned = pairs.T
-        for p in range(0, n, w):
-            for row in range(0, columns, ROWS):
-                add_pair_tile(turned, row, columns - 1, (rows + 1) // 2, beside[:, p : p + w], out, row, p)
-        return
+    n = right.shape[1]
     for i in range(rows):
         for j in range(n):
             beside[i, j] = right[right_start + i, j]
     turned = left[start : start + rows].T
+    w = _VECTORS * _BYTES // left.itemsize
     for p in range(0, n, w):
         for row in range(0, columns, ROWS):
-            add_tile(turned, row, columns - 1, rows, beside[:, p : p + w], out, row, p)
+            _add_tile(turned, row, columns - 1, rows, beside[:, p : p + w], out, row, p)
 
 
 @compiled
-def fill(left: Floats, panels: Panels, out: Floats) -> None:
+def fill(left: Floats, panels: Floats, out: Floats) -> None:
     """Fill `out` (R + ROWS, P W) with `left` (R, K) times the matrix of `panels`."""
     for start in range(0, len(left), GROUP):
         rows = min(GROUP, len(left) - start)
@@ -189,8 +226,8 @@ def fill(left: Floats, panels: Panels, out: Floats) -> None:
 
 
 @compiled
-def fill_outer(left: Floats, columns: int, right: Floats, memory: Outer, out: Floats) -> None:
+def fill_outer(left: Floats, columns: int, right: Floats, beside: Floats, out: Floats) -> None:
     """Fill `out` with left^T right over all rows; `add_outer` adds that of some rows."""
     out[:] = 0
     for start in range(0, len(left), GROUP):
-        add_outer(left, start, columns, right, start, min(GROUP, len(left) - start), memory, out)
+        add_outer(left, start, columns, right, start, min(GROUP, len(left) - start), beside, out)

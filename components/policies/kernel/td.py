@@ -38,7 +38,6 @@ def td_part(
     gamma: float,
     td_lambda: float,
     scale: float,
-    bfloat16: bool,
     online: Arrays,
     target: Arrays,
     memory: Arrays,
@@ -57,7 +56,6 @@ def td_part(
         gamma: the discount.
         td_lambda: λ of the returns, as in `lambda_returns`.
         scale: scale of the loss.
-        bfloat16: whether operands of products are rounded, as in `forward` and `mix`.
         online: the eight parameters of the agents, then the eight of the mixer; of any size unless MONOTONIC.
         target: the parameters of the target networks.
         memory: arrays to overwrite: (R, O); rows of x and its products, as in `forward`; hidden states (R, H) and gates
@@ -88,8 +86,8 @@ def td_part(
     blocks, asked = blocks * n_agents, asked * n_agents
     last = n_episodes * n_agents
     rows = (seen, pairs, picks, blocks, asked, 0, last, n_agents)
-    _forward(*rows, *target[:8], x, of_x, passing, unkept, False, bfloat16, q_target)
-    _forward(*rows, *online[:8], x, of_x, hidden, gates, True, bfloat16, q)
+    _forward(*rows, *target[:8], x, of_x, passing, unkept, False, q_target)
+    _forward(*rows, *online[:8], x, of_x, hidden, gates, True, q)
 
     chosen, ahead = np.empty((n_steps, n_agents), q.dtype), np.empty((n_steps, n_agents), q.dtype)
     for k in range(n_steps):
@@ -112,8 +110,8 @@ def td_part(
             state_tp1[k] = state[frames[n_episodes + k]]
         n_first, n_1, n_2 = len(online[9]), len(online[11]), len(online[13])
         by_group = (room(GROUP, n_first, q), room(GROUP, n_1, q), room(GROUP, n_2, q), room(GROUP, n_2, q))
-        _mix(ahead, state_tp1, 0, n_steps, *target[8:], *by_group, False, bfloat16, values_tp1)
-        _mix(chosen, state_t, 0, n_steps, *online[8:], hyper, w_1, w_2, mixed, True, bfloat16, values)
+        _mix(ahead, state_tp1, 0, n_steps, *target[8:], *by_group, False, values_tp1)
+        _mix(chosen, state_t, 0, n_steps, *online[8:], hyper, w_1, w_2, mixed, True, values)
     elif mixing == SUMMED:
         for k in range(n_steps):
             values[k, 0] = chosen[k].sum()
@@ -126,7 +124,7 @@ def td_part(
     d_chosen = np.empty_like(chosen)
     if mixing == MONOTONIC:
         w_w_1, w_w_2, v = online[10], online[12], online[14]
-        between = (w_w_1, w_w_2, v, hyper, w_1, w_2, mixed, bfloat16)
+        between = (w_w_1, w_w_2, v, hyper, w_1, w_2, mixed)
         _mix_back(values, chosen, state_t, 0, n_steps, *between, d_chosen, *share[8:])
     elif mixing == SUMMED:
         for k in range(n_steps):
@@ -138,7 +136,7 @@ def td_part(
         for a in range(n_agents):
             d_q[departs[k] * n_agents + a, last_actions[(n_episodes + k) * n_agents + a]] = d_chosen[k, a]
     w_x, w_h, head = online[2], online[3], online[6]
-    _backward(d_q, *rows, w_x, w_h, head, x, hidden, gates, d_of_x, bfloat16, *share[:8])
+    _backward(d_q, *rows, w_x, w_h, head, x, hidden, gates, d_of_x, *share[:8])
 
 
 @compiled
