@@ -226,7 +226,7 @@ def scripted() -> type[Scripted]:
 
 @pytest.fixture
 def made_policies(scripted) -> tuple[Callable[..., Scripted], list[Scripted]]:
-    """A factory of scripted policies, and the list of those that it has made."""
+    """A factory of scripted policies, and the list of all policies that it has made."""
     made: list[Scripted] = []
 
     def policy(spec: EnvSpec, *, seed: int) -> Scripted:

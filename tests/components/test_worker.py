@@ -1,6 +1,7 @@
 """A worker plays when it may and knows how to, tells what ended, and finds its way back to whoever takes it."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -8,9 +9,20 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
+from components.synchronization import ALWAYS, SyncRule
 from components.worker import PATIENCE_S, QUIET_TURNS, REJOIN_S, RETRY_S, StepMsg, Worker
-from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SaveStateMsg, StateSavedMsg
+from messages import (
+    CollectMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    SaveStateMsg,
+    StateSavedMsg,
+    SyncMsg,
+    VersionMsg,
+)
 from messages.control import PAUSE
+from orchestra import Arrays
 
 UP = (JoinMsg, InsertTransitionMsg)
 PLAN = ((2,), (3,))
@@ -18,6 +30,10 @@ PLAN = ((2,), (3,))
 
 def params(version: int, env_steps: int = 0, value: float = 0.0) -> LoadParamsMsg:
     return LoadParamsMsg(version=version, params=np.full(2, value, np.float32), env_steps=env_steps)
+
+
+def announcement(version: int) -> VersionMsg:
+    return VersionMsg(version=version, required=-1, env_steps=None, probes=None, outputs=Arrays({}))
 
 
 @pytest.fixture
@@ -102,22 +118,31 @@ def test_several_turns_are_told_in_one_message_while_no_version_comes(
     run(main())
 
 
-@pytest.mark.parametrize("learns", [True, False])
-def test_a_worker_tells_of_each_turn_as_long_as_versions_come(run, stage, spawn, corridor, learns: bool) -> None:
+@pytest.mark.parametrize(
+    ("rule", "news"),
+    [
+        pytest.param(ALWAYS, params, id="parameters"),
+        pytest.param(SyncRule(max_lag=10_000), announcement, id="announcements"),
+        pytest.param(ALWAYS, None, id="nothing"),
+    ],
+)
+def test_a_worker_tells_of_each_turn_as_long_as_it_hears_of_versions(
+    run, stage, spawn, corridor, rule: SyncRule, news: Callable[[int], LoadParamsMsg | VersionMsg] | None
+) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, SyncMsg)
             plan = ((1,), *((6,),) * 7)  # the first copy ends an episode in each turn
-            worker = spawn(scene, up, env=partial(corridor, plan=plan), n_envs=8, steps_per_turn=1)
+            worker = spawn(scene, up, env=partial(corridor, plan=plan), n_envs=8, steps_per_turn=1, sync=rule)
             await worker.tell(params(0))
             await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
             for number in range(3 * QUIET_TURNS):
                 await up.next(InsertTransitionMsg)
-                if learns:
-                    await worker.tell(params(number))
+                if news is not None:
+                    await worker.tell(news(number))
             turns = [message.lengths.tolist().count(1) for message in up.of(InsertTransitionMsg)]
             assert set(turns[:QUIET_TURNS]) == {1}
-            assert (max(turns[QUIET_TURNS : 3 * QUIET_TURNS]) == 1) == learns
+            assert (max(turns[QUIET_TURNS : 3 * QUIET_TURNS]) == 1) == (news is not None)
 
     run(main())
 
