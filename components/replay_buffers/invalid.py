@@ -1,9 +1,13 @@
 """Errors for data that a replay buffer refuses, and the checks that raise them."""
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+FEW = 1024
+"""Most numbers of an array that is checked for NaN and infinities by one sum."""
 
 
 class InvalidExperience(ValueError):
@@ -30,6 +34,9 @@ def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> No
 
 def check_finite(name: str, array: NDArray[Any], place: str = "in row") -> None:
     """Raise `InvalidExperience` unless all numbers (N, ...) are finite."""
+    # A finite sum of squares excludes others; for few numbers it takes half the time of looking at each.
+    if array.size <= FEW and isfinite(np.vdot(array, array)):
+        return
     if np.count_nonzero(np.isfinite(array)) < array.size:  # for few rows in half the time of `all`
         row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0])
         raise InvalidExperience(f"{name}: expected finite numbers, got {array[row]} {place} {row}")

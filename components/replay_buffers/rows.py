@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from numpy import ndarray
 from numpy.typing import DTypeLike, NDArray
 
 from components.checkpoints.array_file import ROWS, ArrayReader, StateArray, prefixed
@@ -122,7 +123,7 @@ class RowStore:
         n, before = self._before
         for name, shape, dtype, finite in before:
             array = rows.get(name)
-            if type(array) is not np.ndarray or array.shape != shape or array.dtype is not dtype:
+            if type(array) is not ndarray or array.shape != shape or array.dtype is not dtype:
                 break
             if finite:
                 check_finite(name, array)

@@ -106,6 +106,14 @@ def test_a_reward_that_is_no_number_is_refused_and_nothing_changes(kept, data, h
     assert_refused(replay, lambda: insert(made), ["reward"])
 
 
+def test_large_finite_rewards_are_taken_although_their_squares_overflow(kept):
+    replay, make, insert = kept
+    made, held = make(2), replay.inserted
+    made["reward"][:] = np.finfo(np.float32).max
+    insert(made)
+    assert replay.inserted == held + 2
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), n=st.integers(1, 4))
 def test_a_malformed_update_is_refused_by_name_and_nothing_changes(kept, data, n):
