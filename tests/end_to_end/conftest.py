@@ -128,6 +128,10 @@ class Launched:
     def until_playing(self) -> None:
         self.until(lambda: any(record["env_steps"] for record in self.records()))
 
+    def until_workers(self, number: int, *, after: int = 0) -> None:
+        """Wait until the newest record, of those after the first `after`, counts so many workers."""
+        self.until(lambda: (records := self.records()[after:]) and records[-1]["workers"] == number)
+
     def ends(self) -> int:
         """Wait for its end, and return the exit code."""
         self.look_for_children()

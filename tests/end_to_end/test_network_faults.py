@@ -226,7 +226,7 @@ def test_a_link_that_loses_some_packets_only_slows_a_run(lab: Any) -> None:
 def test_a_slow_host_is_named_and_slows_no_other(lab: Any, what: str) -> None:
     link = what == "a link of 1 Mbit/s"
     launched = lab.run(*LONG, *(PACED if link else PACED[1:]), "--hidden-size", "128")
-    launched.until(lambda: launched.records() and launched.records()[-1]["workers"] == 2)
+    launched.until_workers(2)
     lab.until_all_play(launched, "host-1", "host-2")
     slow = lab.network[2]
     for_seconds(launched, 5.0)
@@ -254,7 +254,7 @@ def test_a_slow_host_is_named_and_slows_no_other(lab: Any, what: str) -> None:
 @minutes
 def test_the_rate_falls_by_the_share_of_a_host_that_is_gone(lab: Any) -> None:
     launched = lab.run(*LONG, *PACED)
-    launched.until(lambda: launched.records() and launched.records()[-1]["workers"] == 2)
+    launched.until_workers(2)
     for_seconds(launched, 5.0)
     of_both, _ = rates(launched, 20.0)
     dead = lab.network[2]

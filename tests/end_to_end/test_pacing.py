@@ -53,7 +53,7 @@ def test_a_run_makes_as_many_gradient_steps_as_asked_although_its_processes_are_
 
     scaled = launch.command("scale", launched.run, "3")
     assert scaled.ends() == 0, scaled.story("failed")
-    launched.until(lambda: launched.records()[-1]["workers"] == 3)
+    launched.until_workers(3)
     os.kill(launched.pid("worker-0-1"), signal.SIGKILL)
     before = launched.records()[-1]["env_steps"]
     launched.until(lambda: launched.records()[-1]["env_steps"] > before + 2000)

@@ -26,17 +26,14 @@ def test_the_counts_of_a_scaled_run_agree_with_its_trace(launch: Any) -> None:
         assert command.ends() == 0, command.story("failed")
         return str(command.out.strip())
 
-    def until_counted(workers: int) -> None:
-        launched.until(lambda: launched.records()[-1]["workers"] == workers)
-
     assert scale(3) == "workers: 1 -> 3; started worker-0-1, worker-0-2"
-    until_counted(3)
+    launched.until_workers(3)
     launch.until_all_play(launched, "worker-0-0", "worker-0-1", "worker-0-2")
     killed = launched.pid("worker-0-1")
     os.kill(killed, signal.SIGKILL)
     assert scale(2) == "workers: 3 -> 2; stopped worker-0-2"
     launched.until(lambda: launched.pid("worker-0-1") != killed)
-    until_counted(2)
+    launched.until_workers(2)
     # The new process may hold credits of the killed one, and would use them after the end.
     launch.until_all_play(launched, "worker-0-0", "worker-0-1")
     launched.process.send_signal(signal.SIGINT)
@@ -57,6 +54,8 @@ def test_the_counts_of_a_scaled_run_agree_with_its_trace(launch: Any) -> None:
         assert replay.run() > 0
         assert replay.notes == ()
 
-    resumed = launch.command("run", "--resume", launched.run, "--steps", str(summary["env_steps"] + 300))
-    assert resumed.ends() == 0, resumed.story("failed")
-    assert resumed.json("summary.json")["workers"] == 2
+    recorded = len(launched.records())
+    resumed = launch.command("run", "--resume", launched.run)
+    resumed.until_workers(2, after=recorded)
+    resumed.process.send_signal(signal.SIGINT)
+    assert resumed.ends() == 130, resumed.story("failed")

@@ -47,7 +47,7 @@ class Hosted:
             self.run.until(lambda slot=slot: sorted(self.processes(slot)) == [f"host-{slot}", f"worker-{slot}-0"])
 
     def until_workers(self, number: int) -> None:
-        self.run.until(lambda: self.run.records() and self.run.records()[-1]["workers"] == number)
+        self.run.until_workers(number)
 
     def goes_on(self, steps: int = 1000) -> None:
         before = self.run.records()[-1]["env_steps"]

@@ -1,8 +1,8 @@
 """The loops of a gradient step, compiled by numba: each needs one pass over memory where torch needs several.
 
-All take float32 and float64. The GRU and the last layer compute their matrix products themselves (`product.py`);
-other products are torch's. The first call with either type compiles for some seconds, once on a machine; `prepare`
-compiles all of them in advance. The loop of acting (`acting.py`) takes float32 alone; workers compile it separately.
+All take float32 and float64, and compute their matrix products themselves (`product.py`). The first call with either
+type compiles for some seconds, once on a machine; `prepare` compiles all of them in advance. The loop of acting
+(`acting.py`) takes float32 alone; workers compile it separately.
 
 Sizes: R rows, L living rows, P pairs of last action and agent, A agents, O observation size, H hidden units, N steps, M
 units of the mixing layer.
