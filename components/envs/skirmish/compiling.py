@@ -25,6 +25,9 @@ KEPT_CACHES = 5
 """Number of caches of other sources to keep, because several checkouts share a place."""
 _COPIED = 315_532_800
 """Modification time of the copies, in seconds since 1970. numba treats a file with another time as another source."""
+UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Options of `numba.njit` for functions that make no arrays: numba's runtime, which makes arrays and counts references
+to them by atomic operations, is left out. The caller keeps the arrays that it passes."""
 CLEAR = "\x1b[K"
 """Escape code that erases the rest of a terminal's line."""
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() in ("", "0")

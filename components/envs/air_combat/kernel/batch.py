@@ -2,7 +2,7 @@
 
 from components.envs.air_combat.kernel.aiming import aimed, make_attack
 from components.envs.air_combat.kernel.commanding import order_action, order_side
-from components.envs.air_combat.kernel.compiling import compiled
+from components.envs.air_combat.kernel.compiling import allocating, compiled
 from components.envs.air_combat.kernel.constants import ATTACK, ORDERED, Bools, Ints, Outcome, Played, Seen, Sensed
 from components.envs.air_combat.kernel.moving import line_up
 from components.envs.air_combat.kernel.round import play_step, round_reward, sense
@@ -65,7 +65,7 @@ def order_by_rules_all(first: int, opponent: int, played: Played, sensed: Sensed
         order_side(first, opponent, units[b], battles[b], kinds, rules[0], sensed[1][b], orders[b])
 
 
-@compiled
+@allocating
 def step_all(orders: Ints, played: Played, sensed: Sensed, seen: Seen, outcome: Outcome) -> None:
     """Play `frame_skip` world steps of every battle; fewer if it ends earlier.
 

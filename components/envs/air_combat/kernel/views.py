@@ -10,7 +10,7 @@ import numpy as np
 
 from components.envs.air_combat.kernel.aiming import by_distance, can_fire, commands_of
 from components.envs.air_combat.kernel.commanding import loudest, reference
-from components.envs.air_combat.kernel.compiling import compiled
+from components.envs.air_combat.kernel.compiling import allocating, compiled
 from components.envs.air_combat.kernel.constants import (
     ABOUT_ENEMY,
     ABOUT_FRIEND,
@@ -73,7 +73,7 @@ def offer(i: int, units: Records, kinds: Records, rules: Record, hears: Bools, a
             available[k * n_commands + command] = available[command]
 
 
-@compiled
+@allocating
 def observe(
     i: int,
     units: Records,
