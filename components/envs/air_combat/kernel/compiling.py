@@ -18,4 +18,4 @@ def compiled(function: _F) -> _F:
 
 def allocating(function: _F) -> _F:
     """Compile a function that makes arrays."""
-    return CODE.compiled(function, _nrt=True)
+    return CODE.compiled(function, _nrt=True)  # without the option, numba takes it over from the function's caller
