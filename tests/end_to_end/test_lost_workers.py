@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 EXPERIMENT = '''
 """QMIX with workers of which the second cannot start again."""
 
-import signal
 from pathlib import Path
 
 from components import Worker
@@ -79,6 +78,9 @@ def test_a_run_with_too_few_workers_left_saves_fails_and_tells_their_last_words(
     resumed.until_workers(2, after=recorded)
     resumed.process.send_signal(signal.SIGINT)
     assert resumed.ends() == 130, resumed.story("failed")
+    goal = str(launched.json("summary.json")["env_steps"] + 300)
+    finished = launch.command("run", "--resume", launched.run, "--steps", goal)
+    assert finished.ends() == 0, finished.story("failed")
 
 
 def test_more_workers_required_than_there_are_is_a_usage_error(

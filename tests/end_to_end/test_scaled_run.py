@@ -59,3 +59,6 @@ def test_the_counts_of_a_scaled_run_agree_with_its_trace(launch: Any) -> None:
     resumed.until_workers(2, after=recorded)
     resumed.process.send_signal(signal.SIGINT)
     assert resumed.ends() == 130, resumed.story("failed")
+    goal = str(launched.json("summary.json")["env_steps"] + 300)
+    finished = launch.command("run", "--resume", launched.run, "--steps", goal)
+    assert finished.ends() == 0, finished.story("failed")

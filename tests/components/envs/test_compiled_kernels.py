@@ -12,11 +12,10 @@ from components.envs.skirmish import kernel as skirmish
 from components.envs.skirmish.compiling import COMPILED
 
 
-def compiled_functions(package: ModuleType) -> dict[str, Dispatcher]:
-    """All functions of a package that numba compiles, by name."""
+def compiled_functions(package: ModuleType) -> set[Dispatcher]:
+    """All functions of a package that numba compiles."""
     modules = [import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)]
-    return {function.__name__: function for function in found}
+    return {value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)}
 
 
 @pytest.mark.skipif(not COMPILED, reason="this run is the uncompiled one")
@@ -24,5 +23,5 @@ def compiled_functions(package: ModuleType) -> dict[str, Dispatcher]:
 def test_only_functions_that_make_arrays_count_references_to_them(package: ModuleType, make_arrays: set[str]) -> None:
     functions = compiled_functions(package)
     assert len(functions) > 20
-    counting = {name for name, function in functions.items() if function.targetoptions.get("_nrt", True)}
+    counting = {function.__name__ for function in functions if function.targetoptions.get("_nrt", True)}
     assert counting == make_arrays
