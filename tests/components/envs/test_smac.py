@@ -1,5 +1,6 @@
 """StarCraft II's adapter, against a stand-in for the game that crashes, hangs and talks nonsense, in real processes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -55,8 +56,12 @@ def same(n_envs: int) -> np.ndarray:
 
 
 def gone(pids: list[int]) -> bool:
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    alive = [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
+    alive = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between two questions
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
     return not psutil.wait_procs(alive, timeout=PATIENCE_S)[1]
 
 
