@@ -19,9 +19,13 @@ from orchestra import log
 
 @pytest.fixture(autouse=True)
 def closed_before_and_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A node that an earlier test has abandoned may have left its block of warnings open."""
+    """A node that an earlier test has abandoned may have left its block of warnings open.
+
+    `structlog.testing.capture_logs` leaves structlog configured.
+    """
     monkeypatch.setattr(log, "_warning_nodes", [])
     log.close()
+    structlog.reset_defaults()
     yield
     log.close()
 
