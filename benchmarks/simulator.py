@@ -164,6 +164,7 @@ def _play_parts(
     rules: Any,
     footing: Any,
     ways: Any,
+    places: Any,
     height: Any,
     available: Any,
     obs: Any,
@@ -188,7 +189,7 @@ def _play_parts(
         if last >= 5:
             tick.recover_all(units, kinds, rules)
         if last >= 6:
-            separate(units, kinds, rules, footing)
+            separate(units, kinds, rules, footing, places)
 
 
 def cost_of_parts(scenario: str, seconds: float) -> dict[str, float]:
@@ -206,8 +207,8 @@ def cost_of_parts(scenario: str, seconds: float) -> dict[str, float]:
     moments = np.concatenate(found)
     units = np.zeros(moments.shape[1], moments.dtype)
     raw, kept = units.view(np.int64), moments.view(np.int64).reshape(len(moments), -1)
-    (damage, ways), (footing, height, *_) = env._ground, env._seen
-    world = (env.kinds[0], damage, env._rules[0], footing, ways, height)
+    (damage, ways, places), (footing, height, *_) = env._ground, env._seen
+    world = (env.kinds[0], damage, env._rules[0], footing, ways, places, height)
 
     def nanoseconds(last: int) -> float:
         def once() -> None:

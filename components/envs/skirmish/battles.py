@@ -21,6 +21,7 @@ from .tables import (
     damage_table,
     fresh_table,
     kinds_table,
+    places_table,
     rules_table,
     spiral_table,
 )
@@ -182,7 +183,7 @@ class Battles(BattleMemory):
         self._outcome = (self.reward, self.terminated, self.truncated, self.won)
         catalogue = records(catalogue_table(self.scenario, ruleset))
         self._start = (records(fresh_table()), catalogue, spiral_table(self.scenario))
-        self._ground = (damage_table(self.scenario, ruleset), terrain.ways())
+        self._ground = (damage_table(self.scenario, ruleset), terrain.ways(), places_table(self.scenario))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scenario.name} x {self.n_envs}>"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, SWEEP_TICKS
+from .kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, LANES, SWEEP_TICKS
 from .options import EDITIONS, Features, Rewards, shield_bit
 from .records import KIND, RULES, UNIT
 from .scenarios import Group, Scenario
@@ -112,6 +112,12 @@ def spiral_table(scenario: Scenario) -> NDArray[np.float64]:
     units = scenario.draw.types if scenario.draw else scenario.allies
     spacing = 2.0 * max(unit.separation for unit in units) + SPAWN_GAP
     return np.array(hexagonal_spiral(len(scenario.allies) + len(scenario.enemies), spacing))
+
+
+def places_table(scenario: Scenario) -> NDArray[np.float64]:
+    """Return (6, P), for the kernel to write in: a column for each unit, as `kernel.vicinity` reads it."""
+    units = len(scenario.allies) + len(scenario.enemies)
+    return np.full((6, -(-units // LANES) * LANES), np.nan)
 
 
 def _types(scenario: Scenario) -> tuple[UnitType, ...]:

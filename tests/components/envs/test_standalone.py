@@ -96,6 +96,8 @@ GOLDEN = {
     "MMM2": "f2e748d2c4c8440f",
     "corridor": "e3020eb933cb0332",
     "1c3s5z": "169c65247a983c31",
+    "2c_vs_64zg": "bdcd7db94b7a92b8",
+    "27m_vs_30m": "902a3c9dfcd3e1b2",
     "terran_10_vs_11": "e819dce1959dc80b",
     "zerg_10_vs_11": "70673207a129aaf0",
 }

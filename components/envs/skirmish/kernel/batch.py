@@ -55,14 +55,21 @@ def reset_all(which: Bools, start: Start, played: Played, seen: Seen, outcome: O
 
 @compiled
 def step_all(
-    actions: Ints, enemy_actions: Ints, damage: Doubles, ways: Ways, played: Played, seen: Seen, outcome: Outcome
+    actions: Ints,
+    enemy_actions: Ints,
+    damage: Doubles,
+    ways: Ways,
+    places: Doubles,
+    played: Played,
+    seen: Seen,
+    outcome: Outcome,
 ) -> None:
     """Make one step in every battle; the actions have been checked."""
     units, battles, kinds, rules = played
     for b in range(len(battles)):
         armies = kinds[b % len(kinds)]
         orders = enemy_actions[b % len(enemy_actions)]
-        play_step(units[b], battles[b], armies, damage, rules[0], seen[0], ways, actions[b], orders)
+        play_step(units[b], battles[b], armies, damage, rules[0], seen[0], ways, places, actions[b], orders)
         judge(b, units[b], battles[b], armies, rules[0], outcome)
         if rules[0].edition != ALL_IN_VIEW:
             forget_dead(units[b], rules[0])

@@ -32,6 +32,8 @@ GROUND, GIANT, AIR = 0, 1, 2
 
 NO_OP, STOP, NORTH, SOUTH, EAST, WEST, FIRST_TARGET = 0, 1, 2, 3, 4, 5, 6
 
+LANES = 8  # units that a vector instruction tests
+
 CELLS = 32
 CLEAR = 2
 MIDDLE = 16.0

@@ -2,13 +2,19 @@
 
 from math import sqrt
 
+import numpy as np
+
+from ..compiling import COMPILED
 from .compiling import inlined, internal
-from .constants import ADVANCE, Footing, Record, Records
+from .constants import ADVANCE, LANES, Doubles, Footing, Record, Records
 from .ground import shift
+from .vicinity import lowest, met_by
 
 STEER_REACH = 0.6
 STEER_AHEAD = 0.3
 STEER_LIMIT = 2.0
+MANY = 25  # units from which on LANES are tested at once; among fewer, branches are predicted well
+WORD = 64  # bits of an integer
 
 
 @inlined
@@ -53,8 +59,59 @@ def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) ->
     unit.steer_y += weight * unit.heading_x
 
 
+@inlined
+def meet(i: int, j: int, units: Records, kinds: Records, rules: Record) -> None:
+    """If two units are near each other, let them push each other apart, and swerve round each other."""
+    one, other = units[i], units[j]
+    dx = other.x - one.x  # units move only after all have met
+    dy = other.y - one.y
+    touch = kinds[i].separation + kinds[j].separation
+    near = touch + STEER_REACH
+    squared = dx * dx + dy * dy
+    if squared >= near * near or other.health <= 0.0 or kinds[j].layer != kinds[i].layer:
+        return
+    # `&` instead of `and`: a branch that the processor mispredicts costs more than a few products.
+    crossing = one.heading_x * other.heading_x + one.heading_y * other.heading_y <= 0.0
+    one_ahead = one.heading_x * dx + one.heading_y * dy > 0.0
+    other_ahead = other.heading_x * dx + other.heading_y * dy < 0.0
+    one_swerves = crossing & one_ahead & (one.stride > 0.0) & (one.target != j)
+    other_swerves = crossing & other_ahead & (other.stride > 0.0) & (other.target != i)
+    if not one_swerves and not other_swerves and squared >= touch * touch:
+        return
+    far = sqrt(squared)
+    if far < 1e-6:
+        # Two units on one spot have no direction between them; any will do.
+        dx, dy, far = 1e-6, 0.0, 1e-6
+    inverse = 1.0 / far
+    dx *= inverse
+    dy *= inverse
+    if far < touch:
+        push_apart(one, other, kinds[i], kinds[j], dx, dy, touch - far, i < rules.allies <= j)
+        if one.arrived or other.arrived:
+            arrive_with(one, rules)
+            arrive_with(other, rules)
+    closeness = 1.0 - max(far - touch, 0.0) / STEER_REACH
+    if one_swerves:
+        steer_round(i, one, dx, dy, closeness)
+    if other_swerves:
+        steer_round(j, other, -dx, -dy, closeness)
+
+
+@inlined
+def write_places(units: Records, kinds: Records, places: Doubles) -> None:
+    """Write the columns that `met_by` reads."""
+    for i in range(len(units)):
+        unit = units[i]
+        places[0, i] = unit.x if unit.health > 0.0 else np.nan
+        places[1, i] = unit.y
+        places[2, i] = kinds[i].separation
+        places[3, i] = unit.heading_x
+        places[4, i] = unit.heading_y
+        places[5, i] = unit.stride
+
+
 @internal
-def separate(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
+def separate(units: Records, kinds: Records, rules: Record, footing: Footing, places: Doubles) -> None:
     """Push overlapping units apart, and let walking units swerve from units ahead of them."""
     n = len(units)
     for i in range(n):
@@ -63,47 +120,26 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
         unit.push_y = 0.0
         unit.steer_x = 0.0
         unit.steer_y = 0.0
+    many = COMPILED and n >= MANY
+    if many:
+        write_places(units, kinds, places)
 
     for i in range(n):
-        one = units[i]
-        if one.health <= 0.0:
+        if units[i].health <= 0.0:
             continue
-        x, y = one.x, one.y  # units move only after this loop
-        separation, layer = kinds[i].separation, kinds[i].layer
-        for j in range(i + 1, n):
-            other = units[j]
-            dx = other.x - x
-            dy = other.y - y
-            touch = separation + kinds[j].separation
-            near = touch + STEER_REACH
-            squared = dx * dx + dy * dy
-            if squared >= near * near or other.health <= 0.0 or kinds[j].layer != layer:
-                continue
-            # `&` instead of `and`: a branch that the processor mispredicts costs more than a few products.
-            crossing = one.heading_x * other.heading_x + one.heading_y * other.heading_y <= 0.0
-            one_ahead = one.heading_x * dx + one.heading_y * dy > 0.0
-            other_ahead = other.heading_x * dx + other.heading_y * dy < 0.0
-            one_swerves = crossing & one_ahead & (one.stride > 0.0) & (one.target != j)
-            other_swerves = crossing & other_ahead & (other.stride > 0.0) & (other.target != i)
-            if not one_swerves and not other_swerves and squared >= touch * touch:
-                continue
-            far = sqrt(squared)
-            if far < 1e-6:
-                # Two units on one spot have no direction between them; any will do.
-                dx, dy, far = 1e-6, 0.0, 1e-6
-            inverse = 1.0 / far
-            dx *= inverse
-            dy *= inverse
-            if far < touch:
-                push_apart(one, other, kinds[i], kinds[j], dx, dy, touch - far, i < rules.allies <= j)
-                if one.arrived or other.arrived:
-                    arrive_with(one, rules)
-                    arrive_with(other, rules)
-            closeness = 1.0 - max(far - touch, 0.0) / STEER_REACH
-            if one_swerves:
-                steer_round(i, one, dx, dy, closeness)
-            if other_swerves:
-                steer_round(j, other, -dx, -dy, closeness)
+        if not many:
+            for j in range(i + 1, n):
+                meet(i, j, units, kinds, rules)
+            continue
+        for start in range(i + 1 - (i + 1) % LANES, n, WORD):
+            found = 0
+            for first in range(start, min(start + WORD, n), LANES):
+                found |= met_by(places, i, first, STEER_REACH) << (first - start)
+            if start <= i:
+                found &= -1 << (i + 1 - start)
+            while found != 0:
+                meet(i, start + lowest(found), units, kinds, rules)
+                found &= found - 1
 
     for i in range(n):
         unit = units[i]

@@ -142,6 +142,7 @@ def play_tick(
     rules: Record,
     footing: Footing,
     ways: Ways,
+    places: Doubles,
 ) -> None:
     """Play one tick, a sixteenth of a second."""
     if not rules.commanded:
@@ -156,7 +157,7 @@ def play_tick(
     if events > 0:
         fight_all(events, units, battle, kinds, damage, rules)
     recover_all(units, kinds, rules)
-    separate(units, kinds, rules, footing)
+    separate(units, kinds, rules, footing, places)
     battle.tick += 1
 
 
@@ -169,6 +170,7 @@ def play_step(
     rules: Record,
     footing: Footing,
     ways: Ways,
+    places: Doubles,
     actions: Ints,
     enemy_actions: Ints,
 ) -> None:
@@ -191,7 +193,7 @@ def play_step(
                 if rules.draws_chances and draw(battle) > kinds[i].attack_chance:
                     units[i].heeds = False
     for tick in range(rules.ticks):
-        play_tick(units, battle, kinds, damage, rules, footing, ways)
+        play_tick(units, battle, kinds, damage, rules, footing, ways, places)
         if rules.draws_levels and tick + 1 == rules.ticks - FALL_BEFORE:
             fall_all(units, kinds, rules)
         if tick == 0:

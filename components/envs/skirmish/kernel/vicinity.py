@@ -1,0 +1,82 @@
+"""Which units meet: one vector instruction tests LANES of them.
+
+The test is written in LLVM's instructions, because numba's loops stay scalar here. In crowds, the processor often
+mispredicts the branches of a scalar loop.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from .constants import LANES
+
+_VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+_BYTE, _INDEX = ir.IntType(8), ir.IntType(32)
+
+
+def _met_by(typing: Any, places: Any, unit: Any, first: Any, margin: Any) -> Any:
+    """Return an integer whose bit k is 1 if `unit` meets the unit `first` + k.
+
+    Two units meet if they touch, or if they are nearer than `margin` to touching, and one walks towards the other,
+    which does not walk in its direction.
+
+    Args:
+        places: (6, P), a column for each unit: x, y, separation, the heading's x and y, and the stride. P is a multiple
+            of LANES. No unit meets one whose x is NaN.
+        unit: number of a unit.
+        first: number of another unit, a multiple of LANES.
+        margin: in cells.
+    """
+
+    def generated(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array, (_, number, start, extra) = context.make_array(places)(context, builder, args[0]), args
+        stride = builder.extract_value(array.strides, 0)
+
+        def at(row: int, column: Any, kind: Any) -> Any:
+            begin = builder.bitcast(builder.gep(array.data, [column]), _BYTE.as_pointer())
+            pointer = builder.gep(begin, [builder.mul(stride, stride.type(row))])
+            loaded = builder.load(builder.bitcast(pointer, kind.as_pointer()))
+            loaded.align = 8
+            return loaded
+
+        def repeated(value: Any) -> Any:
+            one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INDEX(0))
+            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES))
+
+        def dot(one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
+            return builder.fadd(builder.fmul(one[0], other[0]), builder.fmul(one[1], other[1]))
+
+        def less(one: Any, other: Any) -> Any:
+            return builder.fcmp_ordered("<", one, other)
+
+        x, y, separation, *heading, steps = (repeated(at(row, number, ir.DoubleType())) for row in range(6))
+        its_x, its_y, its_separation, *its_heading, its_steps = (at(row, start, _VECTOR) for row in range(6))
+        zero = ir.Constant(_VECTOR, [0.0] * LANES)
+        way = builder.fsub(its_x, x), builder.fsub(its_y, y)
+        squared, touch = dot(way, way), builder.fadd(separation, its_separation)
+        reach = builder.fadd(touch, repeated(extra))
+        towards = builder.and_(less(zero, dot(heading, way)), less(zero, steps))
+        back = builder.and_(less(dot(its_heading, way), zero), less(zero, its_steps))
+        crossing = builder.fcmp_ordered("<=", dot(heading, its_heading), zero)
+        swerve = builder.and_(
+            builder.and_(crossing, builder.or_(towards, back)), less(squared, builder.fmul(reach, reach))
+        )
+        met = builder.or_(swerve, less(squared, builder.fmul(touch, touch)))
+        return builder.zext(builder.bitcast(met, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(places, types.intp, types.intp, types.float64), generated
+
+
+def _lowest(typing: Any, bits: Any) -> Any:
+    """Return the number of the lowest bit of an integer, other than 0, that is 1."""
+
+    def generated(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), generated
+
+
+met_by: Any = intrinsic(_met_by)
+lowest: Any = intrinsic(_lowest)
