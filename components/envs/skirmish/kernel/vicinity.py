@@ -4,6 +4,7 @@ The test is written in LLVM's instructions, because numba's loops stay scalar he
 mispredicts the branches of a scalar loop.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -45,7 +46,7 @@ def _met_by(typing: Any, places: Any, unit: Any, first: Any, margin: Any) -> Any
             one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INDEX(0))
             return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INDEX, LANES), [0] * LANES))
 
-        def dot(one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
+        def dot(one: Sequence[Any], other: Sequence[Any]) -> Any:
             return builder.fadd(builder.fmul(one[0], other[0]), builder.fmul(one[1], other[1]))
 
         def less(one: Any, other: Any) -> Any:
