@@ -120,7 +120,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing, pl
         unit.push_y = 0.0
         unit.steer_x = 0.0
         unit.steer_y = 0.0
-    many = COMPILED and n >= MANY
+    many = COMPILED and n >= MANY  # the interpreter has no vectors
     if many:
         write_places(units, kinds, places)
 

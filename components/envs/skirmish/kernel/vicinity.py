@@ -20,14 +20,14 @@ _BYTE, _INDEX = ir.IntType(8), ir.IntType(32)
 def _met_by(typing: Any, places: Any, unit: Any, first: Any, margin: Any) -> Any:
     """Return an integer whose bit k is 1 if `unit` meets the unit `first` + k.
 
-    Two units meet if they touch, or if they are nearer than `margin` to touching, and one walks towards the other,
-    which does not walk in its direction.
+    Two units meet if they touch, or if they are nearer than `margin` to touching, one walks towards the other, and
+    their headings differ by at least a right angle.
 
     Args:
         places: (6, P), a column for each unit: x, y, separation, the heading's x and y, and the stride. P is a multiple
             of LANES. No unit meets one whose x is NaN.
         unit: number of a unit.
-        first: number of another unit, a multiple of LANES.
+        first: number of the first of LANES units, a multiple of LANES.
         margin: in cells.
     """
 
