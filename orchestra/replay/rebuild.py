@@ -315,15 +315,16 @@ def constructed(context: ReplayContext, factory: Factory) -> Actor[Any]:
         making.reset(token)
 
 
-def scratch_folder(trace: RunTrace, incarnation: Incarnation) -> Path | None:
-    """Create a folder in the place of the run's, if the actor's run had one; else return None.
+def scratch_folder(trace: RunTrace, incarnation: Incarnation) -> tempfile.TemporaryDirectory[str] | None:
+    """Create a temporary folder in the place of the run's, if the actor's run had one; else return None.
 
     It has a copy of the run's configuration, folders for the files of an actor, and for an actor that resumed a copy of
     the metrics, which it continues.
     """
     if not incarnation.header.run_directory:
         return None
-    scratch = RunDirectory(Path(tempfile.mkdtemp(prefix="replay-")))
+    temporary = tempfile.TemporaryDirectory(prefix="replay-", ignore_cleanup_errors=True)
+    scratch = RunDirectory(Path(temporary.name))
     for folder in (scratch.checkpoints, scratch.logs, scratch.tensorboard, scratch.traces):
         folder.mkdir()
     # An actor of another host had a folder of its own there; the trace lies in the run directory.
@@ -331,7 +332,7 @@ def scratch_folder(trace: RunTrace, incarnation: Incarnation) -> Path | None:
     scratch.config_path.write_bytes(run.config_path.read_bytes() if run.config_path.exists() else b"{}")
     if incarnation.resume_from:
         scratch.metrics.write_bytes(run.metrics.read_bytes() if run.metrics.exists() else b"")
-    return scratch.path
+    return temporary
 
 
 def resume_folder(trace: RunTrace, incarnation: Incarnation) -> Path | None:

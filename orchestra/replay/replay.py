@@ -12,7 +12,7 @@ It is synchronous, so that a debugger or a notebook needs no event loop.
 import bdb
 import inspect
 import json
-import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
@@ -116,7 +116,7 @@ class Replay(Generic[A]):
         """The next activation; None at the end of the record."""
         self.failure: Exception | None = None
         """The exception that ended the actor, with its traceback; None without one."""
-        self._scratch: Path | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._actor: Any = None
         self._last = -1
         self._debugger: bdb.Bdb | None = None
@@ -207,7 +207,7 @@ class Replay(Generic[A]):
     def portable(self, text: str) -> str:
         """Return `text` with the folder of the run in the place of the scratch folder."""
         return (
-            text if self._scratch is None else text.replace(str(self._scratch), self.incarnation.header.run_directory)
+            text if self._scratch is None else text.replace(self._scratch.name, self.incarnation.header.run_directory)
         )
 
     # Changing it
@@ -328,7 +328,7 @@ class Replay(Generic[A]):
 
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.cleanup()
             self._scratch = None
 
     def _begin(self) -> None:
@@ -342,7 +342,11 @@ class Replay(Generic[A]):
         self._rebuilder = Rebuilder(self.trace, incarnation, self.options, self._child_factory)
         self._rebuilt: Rebuilt = self._rebuilder.rebuild()
         self._context = ReplayContext(
-            self.trace, incarnation, run_directory=self._scratch, resume_from=resume_from, tolerance=self.tolerance
+            self.trace,
+            incarnation,
+            run_directory=None if self._scratch is None else Path(self._scratch.name),
+            resume_from=resume_from,
+            tolerance=self.tolerance,
         )
         self._actor = self.failure = self.divergence = None
         snapshot, self._activations = recorded_start(self.trace, incarnation, self._rebuilt.kind)

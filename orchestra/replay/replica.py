@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -59,9 +60,12 @@ class Replica:
 
     def __init__(self, path: Path, actor: str, conditions: Conditions, options: Options) -> None:
         self.conditions = conditions
+        self._temporary = tempfile.TemporaryDirectory(prefix="replay-", ignore_cleanup_errors=True)
         environment = {
             "PYTHONHASHSEED": str(conditions.hash_seed),
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+            # The process is killed, and cannot remove its temporary files itself.
+            "TMPDIR": self._temporary.name,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "orchestra.replay.replica"],
@@ -84,6 +88,7 @@ class Replica:
         self._stdout.close()
         with suppress(BrokenPipeError):
             self._stdin.close()
+        self._temporary.cleanup()
 
     def ask(self, *request: Any) -> None:
         """Send a request, whose answer `answer` returns."""

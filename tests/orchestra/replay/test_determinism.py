@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -285,6 +286,15 @@ def test_what_differs_between_processes_and_has_no_effect_is_no_difference(
 ) -> None:
     assert checked(path, "honest", capsys) == (0, "one/honest: 6 activations, the same in 5 processes\n")
     assert checked(path, "pid", capsys, "--until", "2") == (0, "one/pid: 2 activations, the same in 5 processes\n")
+
+
+def test_a_check_leaves_no_temporary_files(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert checked(path, "honest", capsys, "--until", "2")[0] == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_a_replaying_process_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

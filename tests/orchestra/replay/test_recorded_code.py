@@ -1,5 +1,6 @@
 """A run keeps its code, and a replay is exact though the checkout was edited since."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -129,8 +130,14 @@ def test_a_replay_from_python_takes_the_experiment_of_the_run(tmp_path: Path) ->
     run, file = recorded(tmp_path, "edited_python")
     file.write_text("raise RuntimeError('edited')")
     script = "import sys; from orchestra import Replay; print(Replay(sys.argv[1], 'head/multiplier').run())"
-    told = subprocess.run([sys.executable, "-c", script, str(run.path)], text=True, capture_output=True)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    told = subprocess.run(
+        [sys.executable, "-c", script, str(run.path)], text=True, capture_output=True, env=environment
+    )
     assert int(told.stdout) > 3, told.stderr
+    assert list(temporary.iterdir()) == []  # the script did not close the replay
     run.code.unlink()
     with pytest.raises(ExperimentChanged, match="has changed since the run"):
         Replay(str(run.path), "head/multiplier")
