@@ -24,7 +24,8 @@ from torch.nn.utils.rnn import PackedSequence
 from components.policies import kernel
 from components.policies.gru import unrolled
 from components.policies.inputs import AgentInputs
-from components.policies.kernel.product import ROWS, padded
+from components.policies.kernel.product import padded
+from components.policies.kernel.tile import ROWS
 from components.policies.parallel import run_parts, summed
 from components.policies.scratch import Scratch
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from components.policies import kernel
-from components.policies.kernel.product import GROUP, ROWS, padded
+from components.policies.kernel.product import GROUP, padded
+from components.policies.kernel.tile import ROWS
 from components.policies.parallel import run_parts, summed
 
 GROUPS_OF_A_PART = 5

@@ -20,7 +20,8 @@ from components.envs.base import EnvSpec
 from components.policies import kernel
 from components.policies.agent import APART
 from components.policies.base import EpisodeBatch
-from components.policies.kernel.product import ROWS, padded
+from components.policies.kernel.product import padded
+from components.policies.kernel.tile import ROWS
 from components.policies.packing import longest_first, parted
 from components.policies.parallel import run_parts
 from components.policies.scratch import Scratch

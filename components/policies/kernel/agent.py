@@ -131,7 +131,7 @@ def backward(
     n_actions, size = head.shape
     n_obs, n_pairs = obs.shape[1], (n_actions + 1) * n_agents
     table = room(n_pairs, size, x)[:n_pairs]
-    of_obs, of_x, of_h = room(size, n_obs, x), room(3 * size, size, x), room(3 * size, size, x)
+    of_obs, of_x, of_h = room(n_obs, size, x), room(3 * size, size, x), room(3 * size, size, x)
     d_of_x[:n_pairs] = ZERO
     d_b_h[:] = ZERO
     d_b_x[:] = ZERO
@@ -160,7 +160,7 @@ def backward(
     d_b_h[: 2 * size] = d_b_x[: 2 * size]
     d_w_x[:] = of_x[: 3 * size, :size]
     d_w_h[:] = of_h[: 3 * size, :size]
-    d_w[:, :n_obs] = of_obs[:size, :n_obs]
+    d_w[:, :n_obs] = of_obs[:n_obs, :size].T
     d_w[:, n_obs:] = ZERO
     d_b[:] = ZERO
     for action in range(n_actions + 1):

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
-from components.policies.kernel.product import GROUP, add, add_outer, room
+from components.policies.kernel.product import GROUP, add, add_outer, add_outer_sparse, add_sparse, room
 from components.policies.kernel.scalars import ZERO
+from components.policies.kernel.tile import ROWS
 
 Floats = NDArray[np.floating[Any]]
 
@@ -121,7 +122,7 @@ def embed(
         x: `room` for P + L rows.
         of_x: `room` for P + L rows.
     """
-    n_pairs = len(table)
+    n_pairs, columns = len(table), np.empty(obs.shape[1] + ROWS, np.int64)
     x_of_pairs, of_pairs = room(GROUP, table.shape[1], table), room(GROUP, of_x.shape[1], table)
     for start in range(0, len(used), GROUP):
         group = used[start : start + GROUP]
@@ -135,7 +136,7 @@ def embed(
         rows = min(GROUP, len(pairs) - start)
         for i in range(start, start + rows):
             x[n_pairs + i] = table[pairs[i]]
-        add(obs, start, rows, obs_panels, x, n_pairs + start)
+        add_sparse(obs, start, rows, obs_panels, columns, x, n_pairs + start)
         _pass_on(x, n_pairs + start, rows, x_panels, bias, of_x)
 
 
@@ -172,12 +173,13 @@ def embed_back(
         x: as `embed` filled it.
         back_panels: panels of the weights (3H, H) of the gates.
         d_table: (P, H) with padding.
-        d_w_obs: (H, O) in `room`.
+        d_w_obs: (O, H) in `room`.
         d_w_x: (3H, H) in `room`.
         d_b_x: (3H,).
     """
     n_pairs, columns, size = len(d_table), d_of_x.shape[1], d_of_x.shape[1] // 3
-    beside, beside_obs, d_x = room(GROUP, x.shape[1], x), room(GROUP, obs.shape[1], x), room(GROUP, size, x)
+    beside, d_x = room(GROUP, x.shape[1], x), room(GROUP, size, x)
+    listed = np.empty(obs.shape[1] + ROWS, np.int64)
     x_of_pairs, d_of_pairs = room(GROUP, x.shape[1], x), np.empty((GROUP, columns), x.dtype)
     for start in range(0, len(used), GROUP):
         group = used[start : start + GROUP]
@@ -188,7 +190,7 @@ def embed_back(
     for start in range(0, len(pairs), GROUP):
         group = pairs[start : start + GROUP]
         _pass_back(d_of_x, x, n_pairs + start, group, back_panels, d_x, beside, d_table, d_w_x, d_b_x)
-        add_outer(d_x, 0, size, obs, start, len(group), beside_obs, d_w_obs)
+        add_outer_sparse(obs, start, len(group), d_x, listed, d_w_obs)
 
 
 @compiled

@@ -6,8 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled, compiled_sums
-from components.policies.kernel.product import GROUP, add, add_outer, panels_of, room
+from components.policies.kernel.product import (
+    GROUP,
+    add,
+    add_outer,
+    add_outer_sparse,
+    add_sparse,
+    panels_of,
+    room,
+)
 from components.policies.kernel.scalars import ONE, ZERO, exponential, sign
+from components.policies.kernel.tile import ROWS
 
 Floats = NDArray[np.floating[Any]]
 
@@ -58,6 +67,7 @@ def mix(
     """
     embed, k = w_w_2.shape
     first_panels, panels_1, panels_2 = panels_of(w_first.T), panels_of(w_w_1.T), panels_of(w_w_2.T)
+    columns = np.empty(state.shape[1] + ROWS, np.int64)
     for start in range(first, last, GROUP):
         rows = min(GROUP, last - start)
         at = start if keeps else 0
@@ -65,7 +75,7 @@ def mix(
             hyper[i, : len(b_first)] = b_first
             w_1[i, : len(b_w_1)] = b_w_1
             w_2[i, :embed] = b_w_2
-        add(state, start, rows, first_panels, hyper, at)
+        add_sparse(state, start, rows, first_panels, columns, hyper, at)
         for i in range(at, at + rows):
             said = hyper[i]
             for j in range(2 * k + embed):
@@ -138,8 +148,8 @@ def mix_back(
     columns = 2 * k + 2 * embed
     panels_1, panels_2 = panels_of(w_w_1), panels_of(w_w_2)
     d_hyper, of_1, of_2 = room(GROUP, columns, q), room(GROUP, k, q), room(GROUP, k, q)
-    beside, beside_state = room(GROUP, k, q), room(GROUP, state.shape[1], q)
-    of_first, of_w_1, of_w_2 = room(columns, state.shape[1], q), room(n_1, k, q), room(embed, k, q)
+    beside, listed = room(GROUP, k, q), np.empty(state.shape[1] + ROWS, np.int64)
+    of_first, of_w_1, of_w_2 = room(state.shape[1], columns, q), room(n_1, k, q), room(embed, k, q)
     of_b_first, of_b_1, of_b_2 = np.empty_like(d_b_first), np.empty_like(d_b_w_1), np.empty_like(d_b_w_2)
     d_b_first[:] = ZERO
     d_b_w_1[:] = ZERO
@@ -183,10 +193,10 @@ def mix_back(
         d_b_first += of_b_first
         d_b_w_1 += of_b_1
         d_b_w_2 += of_b_2
-        add_outer(d_hyper, 0, columns, state, start, rows, beside_state, of_first)
+        add_outer_sparse(state, start, rows, d_hyper, listed, of_first)
         add_outer(w_1, start, n_1, hyper[:, :k], start, rows, beside, of_w_1)
         add_outer(w_2, start, embed, hyper[:, k : 2 * k], start, rows, beside, of_w_2)
-    d_w_first[:] = of_first[:columns, : state.shape[1]]
+    d_w_first[:] = of_first[: state.shape[1], :columns].T
     d_w_w_1[:] = of_w_1[:n_1, :k]
     d_w_w_2[:] = of_w_2[:embed, :k]
 

@@ -57,4 +57,7 @@ def sigmoid(x: Any) -> Any:
 
 @compiled
 def sign(x: Any) -> Any:
-    return ONE if x > ZERO else (-ONE if x < ZERO else ZERO)
+    # A difference of two selections, because the compiler does not vectorise a chain of them.
+    above = ONE if x > ZERO else ZERO
+    below = ONE if x < ZERO else ZERO
+    return above - below
