@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from components.policies.kernel.compiling import compiled
 from components.policies.kernel.gru import unroll, unroll_back
 from components.policies.kernel.inputs import embed, embed_back, used_pairs
-from components.policies.kernel.product import panels_of, room
+from components.policies.kernel.product import panels_of, room, transpose
 from components.policies.kernel.scalars import ZERO
 
 Floats = NDArray[np.floating[Any]]
@@ -67,13 +67,14 @@ def forward(
     """
     size, n_obs, n_actions = len(b), obs.shape[1], len(head_bias)
     table = room((n_actions + 1) * n_agents, size, w)[: (n_actions + 1) * n_agents]
+    one_hot = w[:, n_obs:].T.copy()
     for action in range(n_actions + 1):
         for agent in range(n_agents):
-            row = table[action * n_agents + agent]
+            row, of_agent, of_action = table[action * n_agents + agent], one_hot[n_actions + agent], one_hot[action - 1]
             for j in range(size):
-                row[j] = b[j] + w[j, n_obs + n_actions + agent]
+                row[j] = b[j] + of_agent[j]
                 if action > 0:
-                    row[j] += w[j, n_obs + action - 1]
+                    row[j] += of_action[j]
     bias = room(0, 3 * size, w)[0]
     bias[: 3 * size] = b_x
     bias[: 2 * size] += b_h[: 2 * size]
@@ -160,14 +161,15 @@ def backward(
     d_b_h[: 2 * size] = d_b_x[: 2 * size]
     d_w_x[:] = of_x[: 3 * size, :size]
     d_w_h[:] = of_h[: 3 * size, :size]
-    d_w[:, :n_obs] = of_obs[:n_obs, :size].T
-    d_w[:, n_obs:] = ZERO
+    one_hot = np.zeros((n_actions + n_agents, size), x.dtype)
     d_b[:] = ZERO
     for action in range(n_actions + 1):
         for agent in range(n_agents):
-            row = table[action * n_agents + agent]
+            row, of_agent, of_action = table[action * n_agents + agent], one_hot[n_actions + agent], one_hot[action - 1]
             for j in range(size):
                 d_b[j] += row[j]
-                d_w[j, n_obs + n_actions + agent] += row[j]
+                of_agent[j] += row[j]
                 if action > 0:
-                    d_w[j, n_obs + action - 1] += row[j]
+                    of_action[j] += row[j]
+    transpose(of_obs, d_w[:, :n_obs])
+    transpose(one_hot, d_w[:, n_obs:])

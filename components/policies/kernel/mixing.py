@@ -14,6 +14,7 @@ from components.policies.kernel.product import (
     add_sparse,
     panels_of,
     room,
+    transpose,
 )
 from components.policies.kernel.scalars import ONE, ZERO, exponential, sign
 from components.policies.kernel.tile import ROWS
@@ -196,7 +197,7 @@ def mix_back(
         add_outer_sparse(state, start, rows, d_hyper, listed, of_first)
         add_outer(w_1, start, n_1, hyper[:, :k], start, rows, beside, of_w_1)
         add_outer(w_2, start, embed, hyper[:, k : 2 * k], start, rows, beside, of_w_2)
-    d_w_first[:] = of_first[: state.shape[1], :columns].T
+    transpose(of_first, d_w_first)
     d_w_w_1[:] = of_w_1[:n_1, :k]
     d_w_w_2[:] = of_w_2[:embed, :k]
 

@@ -212,3 +212,15 @@ def fill_outer(left: Floats, columns: int, right: Floats, beside: Floats, out: F
     out[:] = 0
     for start in range(0, len(left), GROUP):
         add_outer(left, start, columns, right, start, min(GROUP, len(left) - start), beside, out)
+
+
+@compiled
+def transpose(matrix: Floats, out: Floats) -> None:
+    """Fill `out` (N, K) with the transpose of `matrix` (K, N), which may have padding; a few columns at a time."""
+    n, width = out.shape
+    for start in range(0, width, ROWS):
+        stop = min(start + ROWS, width)
+        for i in range(n):
+            row = out[i]
+            for k in range(start, stop):
+                row[k] = matrix[k, i]
