@@ -15,6 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -54,6 +55,9 @@ class _AgentValues(torch.autograd.Function):
         gates = scratch.take("gates", (rows if keeps else 1, 4 * size + APART), head.dtype)
         hidden = scratch.take("hidden", (rows if keeps else 2 * int(inputs.blocks[0]), size), head.dtype)
         arrays, parts, of_parts = [w.detach().numpy() for w in weights], [], []
+        w, b, w_x, w_h, b_x, b_h, last, last_bias = arrays
+        panels = kernel.packed(w, w_x, w_h, last, w.shape[1] - n_actions - n_agents)
+        used = (panels, w, b, b_x, b_h, last, last_bias, np.empty(0, np.int64))
         for p, (living, ends) in enumerate(zip(inputs.living, pairwise(inputs.bounds), strict=True)):
             n_rows = n_pairs + len(living.obs) + ROWS
             x, of_x = (
@@ -62,7 +66,7 @@ class _AgentValues(torch.autograd.Function):
             )
             rows_of_part = _numpy(living.obs, living.pairs, inputs.picks)
             common: list[Any] = [*rows_of_part, inputs.blocks, inputs.asked, *ends, n_agents]
-            arguments: list[Any] = [*common, *arrays, *_numpy(x, of_x, hidden, gates), keeps, q.detach().numpy()]
+            arguments: list[Any] = [*common, *used, *_numpy(x, of_x, hidden, gates), keeps, q.detach().numpy()]
             parts.append(partial(kernel.forward, *arguments))
             of_parts.append((common, x))
         run_parts(parts)
@@ -80,11 +84,13 @@ class _AgentValues(torch.autograd.Function):
         scratch.passes += 1  # this pass overwrites the gates
         _, _, w_x, w_h, _, _, head, _ = weights
         told, parts, shares = d_q.contiguous().numpy(), [], []
+        panels = kernel.packed_back(*_numpy(w_x, w_h))
         for p, (common, x) in enumerate(ctx.of_parts):
             d_of_x = scratch.take(f"d_of_x {p}", (len(x), len(w_x)), x.dtype)
             share = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
-            arrays = _numpy(w_x, w_h, head, x, ctx.hidden, ctx.gates, d_of_x, *share)
-            parts.append(partial(kernel.backward, told, *common, *arrays))
+            arrays = _numpy(head, x, ctx.hidden, ctx.gates, d_of_x, *share)
+            arguments: list[Any] = [told, *common, panels, *arrays]
+            parts.append(partial(kernel.backward, *arguments))
             shares.append(share)
         run_parts(parts)
         ctx.lease = None

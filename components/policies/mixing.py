@@ -41,7 +41,8 @@ class Mixing(torch.autograd.Function):
         n, columns = len(q), (len(w_first), len(w_w_1), len(w_w_2), len(w_w_2))
         total, starts = q.new_empty(n, 1), [*range(0, n, GROUPS_OF_A_PART * GROUP), n]
         given = [x.detach().contiguous().numpy() for x in (q, state)]
-        weights = [x.detach().numpy() for x in (w_first, b_first, w_w_1, b_w_1, w_w_2, b_w_2, w_v, b_v)]
+        panels = kernel.packed_mixer(*(x.detach().numpy() for x in (w_first, w_w_1, w_w_2)))
+        weights = [panels, *(x.detach().numpy() for x in (b_first, b_w_1, b_w_2, w_v, b_v))]
         kept: list[Tensor] = []
         parts = []
         for ends in pairwise(starts):
@@ -63,7 +64,8 @@ class Mixing(torch.autograd.Function):
         _, _, w_w_1, _, w_w_2, _, w_v, _ = weights
         d_q, q, state = torch.empty_like(q, memory_format=torch.contiguous_format), q.contiguous(), state.contiguous()
         given = [x.numpy() for x in (d_total.contiguous(), q, state)]
-        between = [x.numpy() for x in (w_w_1, w_w_2, w_v, *ctx.kept, d_q)]
+        panels = kernel.packed_mixer_back(w_w_1.numpy(), w_w_2.numpy())
+        between = [panels, *(x.numpy() for x in (w_v, *ctx.kept, d_q))]
         parts, shares = [], []
         for ends in pairwise(ctx.starts):
             share = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]

@@ -1,10 +1,16 @@
 """Memory that gradient steps reuse."""
 
 import weakref
+from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+_LINE = 16
+"""Sizes of arrays in one memory are rounded up to multiples of this: each begins with a line of the cache."""
 
 
 class Lease:
@@ -45,3 +51,17 @@ class Scratch:
         if kept is None or kept.numel() < size:
             kept = self._kept[name] = torch.empty(size, dtype=dtype, pin_memory=self._pinned)
         return kept[:size].view(shape)
+
+    def take_arrays(self, name: str, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> tuple[NDArray[Any], ...]:
+        """Return uninitialised arrays, one after the other in the memory of that name."""
+        sizes = [-(-prod(shape) // _LINE) * _LINE for shape in shapes]
+        return cut(self.take(name, (sum(sizes),), dtype).numpy(), shapes, sizes)
+
+
+def cut(flat: NDArray[Any], shapes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[NDArray[Any], ...]:
+    """Return arrays of these shapes from a one-dimensional one; each begins `sizes` numbers after the one before."""
+    arrays, begin = [], 0
+    for shape, size in zip(shapes, sizes, strict=True):
+        arrays.append(flat[begin : begin + prod(shape)].reshape(shape))
+        begin += size
+    return tuple(arrays)

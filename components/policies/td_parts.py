@@ -24,7 +24,7 @@ from components.policies.kernel.product import padded
 from components.policies.kernel.tile import ROWS
 from components.policies.packing import longest_first, parted
 from components.policies.parallel import run_parts
-from components.policies.scratch import Scratch
+from components.policies.scratch import Scratch, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,15 @@ class TdParts:
         arrays = self._arrays(batch)
         weights = self._with_mixer([w.detach().numpy() for w in online])
         of_target = self._with_mixer([w.detach().numpy() for w in target])
+        panels = kernel.td_panels(weights, of_target, self.spec.obs_size)
         shares = self._shares.take("shares", (n_parts, len(out)), out.dtype).numpy()
         sums, errors = np.zeros((n_parts, 4)), np.zeros(n_episodes * longest)
-        parts = []
+        shapes, sizes, parts = [tuple(w.shape) for w in online], [w.numel() for w in online], []
         for part, (first, last) in enumerate(pairwise(parted(batch.lengths[order] + 1, n_parts))):
             if first == last:
                 shares[part] = 0.0
                 continue
-            given = (arrays, order[first:last], weights, of_target, _views(shares[part], online))
+            given = (arrays, order[first:last], weights, of_target, panels, cut(shares[part], shapes, sizes))
             parts.append(partial(self._learn_part, *given, 1.0 / n_values, sums[part], errors))
         run_parts(parts)
         torch.sum(torch.from_numpy(shares), 0, out=out)
@@ -119,6 +120,7 @@ class TdParts:
         episodes: NDArray[np.int64],
         weights: tuple[NDArray[Any], ...],
         of_target: tuple[NDArray[Any], ...],
+        panels: tuple[tuple[NDArray[Any], ...], ...],
         share: tuple[NDArray[Any], ...],
         scale: float,
         sums: NDArray[np.float64],
@@ -132,7 +134,7 @@ class TdParts:
         memory = self._memory(scratch, int(lengths.sum()), len(episodes), weights)
         settings = (self.mixing, self.double_q, self.gamma, self.td_lambda, scale)
         whole_share = self._with_mixer(list(share))
-        kernel.td_part(arrays, episodes, *settings, weights, of_target, memory, whole_share, sums, errors)
+        kernel.td_part(arrays, episodes, *settings, weights, of_target, panels, memory, whole_share, sums, errors)
         self._idle.append(scratch)
 
     def _memory(
@@ -142,17 +144,12 @@ class TdParts:
         spec, size = self.spec, weights[3].shape[1]
         rows, n_pairs = (n_steps + n_episodes) * spec.n_agents, (spec.n_actions + 1) * spec.n_agents
         inputs, values = n_pairs + rows + ROWS, (rows, spec.n_actions)
-        shapes = [(rows, spec.obs_size), (inputs, padded(size, weights[0])), (inputs, padded(3 * size, weights[0]))]
+        x, of_x = ((inputs, padded(columns, weights[0])) for columns in (size, 3 * size))
+        shapes = [(rows, spec.obs_size), x, x, of_x]
         shapes += [(rows, size), (rows, 4 * size + APART), (2 * n_episodes * spec.n_agents, size), (1, 4 * size)]
         shapes += [values, values, values, (inputs, 3 * size)]
         states = n_steps if self.mixing == kernel.MONOTONIC else 0
         shapes += [(states, spec.state_size)] * 2
         shapes += [(states + ROWS, padded(len(weights[i]), weights[0])) for i in (9, 11, 13, 13)]
         dtype = torch.from_numpy(weights[0]).dtype
-        return tuple(scratch.take(str(i), shape, dtype).numpy() for i, shape in enumerate(shapes))
-
-
-def _views(flat: NDArray[Any], like: Sequence[Tensor]) -> tuple[NDArray[Any], ...]:
-    """Return the parts of `flat` (P,) in the shapes of `like`, in order."""
-    ends = np.cumsum([tensor.numel() for tensor in like])[:-1]
-    return tuple(part.reshape(w.shape) for part, w in zip(np.split(flat, ends), like, strict=True))
+        return scratch.take_arrays("memory", shapes, dtype)

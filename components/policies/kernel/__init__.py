@@ -15,14 +15,19 @@ import numpy as np
 
 from components.policies.kernel.agent import backward as backward
 from components.policies.kernel.agent import forward as forward
+from components.policies.kernel.agent import packed as packed
+from components.policies.kernel.agent import packed_back as packed_back
 from components.policies.kernel.compiling import CODE
 from components.policies.kernel.inputs import collect as collect
 from components.policies.kernel.mixing import mix as mix
 from components.policies.kernel.mixing import mix_back as mix_back
+from components.policies.kernel.mixing import packed_mixer as packed_mixer
+from components.policies.kernel.mixing import packed_mixer_back as packed_mixer_back
 from components.policies.kernel.product import room
 from components.policies.kernel.td import MONOTONIC as MONOTONIC
 from components.policies.kernel.td import SUMMED as SUMMED
 from components.policies.kernel.td import UNMIXED as UNMIXED
+from components.policies.kernel.td import td_panels as td_panels
 from components.policies.kernel.td import td_part as td_part
 
 _FLOAT32: np.dtype[np.floating[Any]] = np.dtype(np.float32)
@@ -57,10 +62,10 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
     of_one, of_three = room(2, 1, one), room(2, 3, one)
     rows = (np.zeros((0, 1), dtype), index[:0], index, index + 1, index + 1, 0, 1, 1)
     weights = (np.zeros((1, 3), dtype), vector, three, three, three[:, 0], three[:, 0], one, vector)
-    d_weights = [w.copy() for w in weights]
+    d_weights, unpacked = [w.copy() for w in weights], (*weights[:2], *weights[4:], index[:0])
     gates, kept = np.zeros((1, 4), dtype), (room(1, 4, one), of_one, of_one, of_one)
     mixer = (np.zeros((4, 1), dtype), np.zeros(4, dtype), one, vector, one, vector, one, vector)
-    d_mixer = [w.copy() for w in mixer]
+    d_mixer, biases = [w.copy() for w in mixer], (mixer[1], vector, vector, one, vector)
     frames, flags, numbers = np.zeros((2, 1, 1), np.float32), np.zeros((2, 1, 1), np.bool_), np.zeros((1, 1), np.int64)
     of_batch = (frames, frames[:, 0], flags, numbers, frames[0, 0], numbers[0] + 1, flags[0, 0], frames[0, 0])
     for array in of_batch:
@@ -68,20 +73,42 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
     both, shared = (*weights, *mixer), tuple(w.copy() for w in (*weights, *mixer))
     two, four = np.zeros((2, 1), dtype), np.zeros((2, 4), dtype)
     states, of_four = (one.copy(), one.copy()), room(2, 4, one)
-    memory: tuple[Any, ...] = (two.copy(), room(4, 1, one), room(4, 3, one), two.copy(), four, two.copy(), gates.copy())
+    of_inputs = room(4, 1, one), room(4, 1, one), room(4, 3, one)
+    memory: tuple[Any, ...] = (two.copy(), *of_inputs, two.copy(), four, two.copy(), gates.copy())
     memory += (two.copy(), two.copy(), two.copy(), np.zeros((4, 3), dtype), *states, of_four, of_one, of_one, of_one)
     options = (MONOTONIC, True, 0.5, 0.5, 1.0)
     return {
         "collect": lambda: collect(
             padded, index, index + 1, index + 1, 0, 1, index - 1, 1, seen, index.copy(), index.copy()
         ),
-        "forward": lambda: forward(*rows, *weights, of_one, of_three, one.copy(), gates, True, one.copy()),
-        "td_part": lambda: td_part(
-            of_batch, index.copy(), *options, both, both, memory, shared, np.zeros(4), np.zeros(1)
+        "forward": lambda: forward(
+            *rows,
+            packed(weights[0], three, three, one, 1),
+            *unpacked,
+            of_one,
+            of_three,
+            one.copy(),
+            gates,
+            True,
+            one.copy(),
         ),
-        "mix": lambda: mix(one, one, 0, 1, *mixer, *kept, True, one.copy()),
-        "mix_back": lambda: mix_back(one, one, one, 0, 1, one, one, one, *kept, one.copy(), *d_mixer),
+        "td_part": lambda: td_part(
+            of_batch,
+            index.copy(),
+            *options,
+            both,
+            both,
+            td_panels(both, both, 1),
+            memory,
+            shared,
+            np.zeros(4),
+            np.zeros(1),
+        ),
+        "mix": lambda: mix(one, one, 0, 1, packed_mixer(mixer[0], one, one), *biases, *kept, True, one.copy()),
+        "mix_back": lambda: mix_back(
+            one, one, one, 0, 1, packed_mixer_back(one, one), one, *kept, one.copy(), *d_mixer
+        ),
         "backward": lambda: backward(
-            one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
+            one, *rows, packed_back(three, three), one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
         ),
     }

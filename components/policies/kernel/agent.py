@@ -12,6 +12,19 @@ from components.policies.kernel.product import panels_of, room, transpose
 from components.policies.kernel.scalars import ZERO
 
 Floats = NDArray[np.floating[Any]]
+Panels = tuple[Floats, ...]
+
+
+@compiled
+def packed(w: Floats, w_x: Floats, w_h: Floats, head: Floats, n_obs: int) -> Panels:
+    """Return the panels of the weights for `forward`: of `n_obs` observations, the GRU and the last layer."""
+    return panels_of(w[:, :n_obs].T), panels_of(w_x.T), panels_of(w_h.T), panels_of(head.T)
+
+
+@compiled
+def packed_back(w_x: Floats, w_h: Floats) -> Panels:
+    """Return the panels of the weights for `backward`."""
+    return panels_of(w_x), panels_of(w_h)
 
 
 @compiled
@@ -24,14 +37,14 @@ def forward(
     first: int,
     last: int,
     n_agents: int,
+    panels: Panels,
     w: Floats,
     b: Floats,
-    w_x: Floats,
-    w_h: Floats,
     b_x: Floats,
     b_h: Floats,
     head: Floats,
     head_bias: Floats,
+    only: NDArray[np.int64],
     x: Floats,
     of_x: Floats,
     hidden: Floats,
@@ -50,20 +63,20 @@ def forward(
         first: the part's first row of each block.
         last: the end of the part's rows of each block; a shorter block ends before.
         n_agents: A.
+        panels: from `packed`, for weights (3H, H) of the GRU with rows of r, z, n.
         w: (H, O + U + A), weights of the first layer.
         b: (H,), its bias.
-        w_x: (3H, H), weights of the GRU, rows of r, z, n.
-        w_h: (3H, H).
-        b_x: (3H,).
+        b_x: (3H,), biases of the GRU.
         b_h: (3H,).
         head: (U, H), weights of the last layer.
         head_bias: (U,).
+        only: as in `unroll`.
         x: `room` for P + L rows of H columns.
         of_x: `room` for P + L rows of 3H columns.
         hidden: as in `unroll`.
         gates: as in `unroll`.
         keeps: as in `unroll`.
-        q: (R, U), filled.
+        q: as in `unroll`.
     """
     size, n_obs, n_actions = len(b), obs.shape[1], len(head_bias)
     table = room((n_actions + 1) * n_agents, size, w)[: (n_actions + 1) * n_agents]
@@ -79,18 +92,21 @@ def forward(
     bias[: 3 * size] = b_x
     bias[: 2 * size] += b_h[: 2 * size]
     used = used_pairs(picks, blocks, asked, first, last, len(table))
-    embed(obs, pairs, used, table, panels_of(w[:, :n_obs].T), panels_of(w_x.T), bias, x, of_x)
+    of_obs, of_inputs, of_hidden, of_head = panels
+    embed(obs, pairs, used, table, of_obs, of_inputs, bias, x, of_x)
     unroll(
         of_x,
         picks,
-        panels_of(w_h.T),
+        of_hidden,
         b_h[2 * size :],
         blocks,
         asked,
         first,
         last,
-        panels_of(head.T),
+        head,
+        of_head,
         head_bias,
+        only,
         hidden,
         gates,
         keeps,
@@ -109,8 +125,7 @@ def backward(
     first: int,
     last: int,
     n_agents: int,
-    w_x: Floats,
-    w_h: Floats,
+    panels: Panels,
     head: Floats,
     x: Floats,
     hidden: Floats,
@@ -127,10 +142,11 @@ def backward(
 ) -> None:
     """Backpropagate through `forward`: fill the gradients `d_w` to `d_head_bias` of the weights with the part's share.
 
-    `gates` and `d_of_x` (P + L, 3H) are overwritten; the other arguments are those of `forward`.
+    `panels` are from `packed_back`. `gates` and `d_of_x` (P + L, 3H) are overwritten. The other arguments are those of
+    `forward`.
     """
     n_actions, size = head.shape
-    n_obs, n_pairs = obs.shape[1], (n_actions + 1) * n_agents
+    n_obs, n_pairs, (of_inputs, of_hidden) = obs.shape[1], (n_actions + 1) * n_agents, panels
     table = room(n_pairs, size, x)[:n_pairs]
     of_obs, of_x, of_h = room(n_obs, size, x), room(3 * size, size, x), room(3 * size, size, x)
     d_of_x[:n_pairs] = ZERO
@@ -142,7 +158,7 @@ def backward(
         d_q,
         gates,
         hidden,
-        panels_of(w_h),
+        of_hidden,
         blocks,
         asked,
         first,
@@ -157,7 +173,7 @@ def backward(
         d_head_bias,
     )
     used = used_pairs(picks, blocks, asked, first, last, n_pairs)
-    embed_back(d_of_x, obs, pairs, used, x, panels_of(w_x), table, of_obs, of_x, d_b_x)
+    embed_back(d_of_x, obs, pairs, used, x, of_inputs, table, of_obs, of_x, d_b_x)
     d_b_h[: 2 * size] = d_b_x[: 2 * size]
     d_w_x[:] = of_x[: 3 * size, :size]
     d_w_h[:] = of_h[: 3 * size, :size]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.policies.kernel.compiling import compiled
+from components.policies.kernel.compiling import compiled, compiled_sums
 from components.policies.kernel.product import GROUP, add, add_outer, room
 from components.policies.kernel.scalars import ONE, TWO, ZERO, sigmoid
 
@@ -22,8 +22,10 @@ def unroll(
     asked: NDArray[np.int64],
     first: int,
     last: int,
+    head: Floats,
     head_panels: Floats,
     head_bias: Floats,
+    only: NDArray[np.int64],
     hidden: Floats,
     gates: Floats,
     keeps: bool,
@@ -40,12 +42,14 @@ def unroll(
         asked: (T,), number of them, from the first, whose outputs are used; the output of others is the last bias.
         first: the part's first row of each block.
         last: the end of the part's rows of each block; a shorter block ends before.
-        head_panels: panels of the weights (H, U) of the last layer.
+        head: (U, H), weights of the last layer.
+        head_panels: panels of its transpose (H, U).
         head_bias: (U,).
+        only: (R,), the one output that is computed of each row, or -1 for none; (0,) to compute all.
         hidden: (R, H), filled; unless `keeps`, (2 B, H) for B rows of step 0, overwritten by each step.
         gates: (R, at least 4H), filled with r, z, g, n, if `keeps`.
         keeps: True to keep all hidden states and gates.
-        q: (R, U), filled.
+        q: (R, U), filled; with `only`, (R, at least 1), whose first column is filled.
     """
     size = hidden.shape[1]
     none, unkept = np.zeros_like(hidden[0]), np.empty((1, 4 * size), hidden.dtype)
@@ -59,7 +63,6 @@ def unroll(
             for i in range(rows):
                 of_h[i, : 2 * size] = ZERO
                 of_h[i, 2 * size : 3 * size] = bias
-                said[i, : len(head_bias)] = head_bias
             if t > 0:
                 add(hidden, before + group, rows, panels, of_h, 0)
             for i in range(rows):
@@ -75,13 +78,33 @@ def unroll(
                     kept[size + j] = z
                     kept[2 * size + j] = g
                     kept[3 * size + j] = n
-            add(hidden, here + group, rows, head_panels, said, 0)
-            for i in range(rows):
-                q[start + group + i] = said[i, : len(head_bias)]
+            if len(only) > 0:
+                for i in range(rows):
+                    row = start + group + i
+                    u = only[row]
+                    q[row, 0] = _output(head[u], hidden[here + group + i], head_bias[u]) if u >= 0 else ZERO
+            else:
+                for i in range(rows):
+                    said[i, : len(head_bias)] = head_bias
+                add(hidden, here + group, rows, head_panels, said, 0)
+                for i in range(rows):
+                    q[start + group + i] = said[i, : len(head_bias)]
         for row in range(max(first, stop), min(last, blocks[t])):
-            q[start + row] = head_bias
+            if len(only) > 0:
+                q[start + row, 0] = ZERO
+            else:
+                q[start + row] = head_bias
         before = here
         start += blocks[t]
+
+
+@compiled_sums
+def _output(weights: Floats, hidden: Floats, bias: float) -> Any:
+    """Return one output of the last layer."""
+    total = ZERO * bias
+    for j in range(len(weights)):
+        total += weights[j] * hidden[j]
+    return total + bias
 
 
 @compiled

@@ -20,6 +20,25 @@ from components.policies.kernel.scalars import ONE, ZERO, exponential, sign
 from components.policies.kernel.tile import ROWS
 
 Floats = NDArray[np.floating[Any]]
+Panels = tuple[Floats, ...]
+
+
+@compiled
+def packed_mixer(w_first: Floats, w_w_1: Floats, w_w_2: Floats) -> Panels:
+    """Return the panels of the weights for `mix`.
+
+    Args:
+        w_first: (2K + 2M, S), weights of the first layers of all hypernetworks: for W_1, w_2, v and b_1.
+        w_w_1: (A * M, K), weights of the second layer for W_1.
+        w_w_2: (M, K), weights of the second layer for w_2.
+    """
+    return panels_of(w_first.T), panels_of(w_w_1.T), panels_of(w_w_2.T)
+
+
+@compiled
+def packed_mixer_back(w_w_1: Floats, w_w_2: Floats) -> Panels:
+    """Return the panels of the weights for `mix_back`."""
+    return panels_of(w_w_1), panels_of(w_w_2)
 
 
 @compiled
@@ -28,11 +47,9 @@ def mix(
     state: Floats,
     first: int,
     last: int,
-    w_first: Floats,
+    panels: Panels,
     b_first: Floats,
-    w_w_1: Floats,
     b_w_1: Floats,
-    w_w_2: Floats,
     b_w_2: Floats,
     v: Floats,
     b_v: Floats,
@@ -50,11 +67,9 @@ def mix(
         state: (N, S).
         first: the first step to mix.
         last: the end of the steps to mix.
-        w_first: (2K + 2M, S), weights of the first layers of all hypernetworks: for W_1, w_2, v and b_1.
+        panels: from `packed_mixer`.
         b_first: (2K + 2M,).
-        w_w_1: (A * M, K).
         b_w_1: (A * M,).
-        w_w_2: (M, K).
         b_w_2: (M,).
         v: (1, M).
         b_v: (1,).
@@ -66,8 +81,8 @@ def mix(
         keeps: True to keep these for all steps.
         total: (N, 1), filled.
     """
-    embed, k = w_w_2.shape
-    first_panels, panels_1, panels_2 = panels_of(w_first.T), panels_of(w_w_1.T), panels_of(w_w_2.T)
+    first_panels, panels_1, panels_2 = panels
+    embed, k = len(b_w_2), panels_2.shape[1]
     columns = np.empty(state.shape[1] + ROWS, np.int64)
     for start in range(first, last, GROUP):
         rows = min(GROUP, last - start)
@@ -124,8 +139,7 @@ def mix_back(
     state: Floats,
     first: int,
     last: int,
-    w_w_1: Floats,
-    w_w_2: Floats,
+    panels: Panels,
     v: Floats,
     hyper: Floats,
     w_1: Floats,
@@ -143,11 +157,11 @@ def mix_back(
 ) -> None:
     """Backpropagate through `mix`: fill `d_q` in these steps, and the gradients from `d_w_first` on with their share.
 
-    `w_1` and `w_2` are overwritten; other arguments are those of `mix`.
+    `panels` are from `packed_mixer_back`. `w_1` and `w_2` are overwritten. Other arguments are those of `mix`.
     """
-    (embed, k), n_1 = w_w_2.shape, len(w_w_1)
+    (embed, k), n_1 = d_w_w_2.shape, len(d_w_w_1)
     columns = 2 * k + 2 * embed
-    panels_1, panels_2 = panels_of(w_w_1), panels_of(w_w_2)
+    panels_1, panels_2 = panels
     d_hyper, of_1, of_2 = room(GROUP, columns, q), room(GROUP, k, q), room(GROUP, k, q)
     beside, listed = room(GROUP, k, q), np.empty(state.shape[1] + ROWS, np.int64)
     of_first, of_w_1, of_w_2 = room(state.shape[1], columns, q), room(n_1, k, q), room(embed, k, q)

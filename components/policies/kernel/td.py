@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.policies.kernel.agent import backward, forward
+from components.policies.kernel.agent import backward, forward, packed, packed_back
 from components.policies.kernel.compiling import compiled
 from components.policies.kernel.inputs import collect
-from components.policies.kernel.mixing import mix, mix_back
+from components.policies.kernel.mixing import mix, mix_back, packed_mixer, packed_mixer_back
 from components.policies.kernel.product import GROUP, room
 from components.policies.kernel.scalars import ZERO
 
@@ -30,6 +30,25 @@ UNMIXED, SUMMED, MONOTONIC = 0, 1, 2
 
 
 @compiled
+def td_panels(online: Arrays, target: Arrays, n_obs: int) -> Arrays:
+    """Return the panels of the parameters for `td_part`, equal for all parts of a batch.
+
+    Args:
+        online: as for `td_part`.
+        target: as for `td_part`.
+        n_obs: O.
+    """
+    return (
+        packed(online[0], online[2], online[3], online[6], n_obs),
+        packed_back(online[2], online[3]),
+        packed_mixer(online[8], online[10], online[12]),
+        packed_mixer_back(online[10], online[12]),
+        packed(target[0], target[2], target[3], target[6], n_obs),
+        packed_mixer(target[8], target[10], target[12]),
+    )
+
+
+@compiled
 def td_part(
     batch: Arrays,
     episodes: Integers,
@@ -40,6 +59,7 @@ def td_part(
     scale: float,
     online: Arrays,
     target: Arrays,
+    panels: Arrays,
     memory: Arrays,
     share: Arrays,
     sums: NDArray[np.float64],
@@ -58,16 +78,21 @@ def td_part(
         scale: scale of the loss.
         online: the eight parameters of the agents, then the eight of the mixer; of any size unless MONOTONIC.
         target: the parameters of the target networks.
-        memory: arrays to overwrite: (R, O); rows of x and its products, as in `forward`; hidden states (R, H) and gates
-            of the online network, then of the target network, for the rows of two steps and for one; three of (R, U);
-            gradients of the products of x; three of (F, S) and below, and four of the mixer, as in `mix`.
+        panels: from `td_panels`.
+        memory: arrays to overwrite: (R, O); rows of x of the online and the target network, and their products, as in
+            `forward`; hidden states (R, H) and gates of the online network, then of the target network, for the rows of
+            two steps and for one; three of (R, U); gradients of the products of x; two of (N, S), and four of the
+            mixer, as in `mix`.
         share: arrays like `online`, filled. Those of the mixer are not written unless MONOTONIC.
         sums: (4,); added to it are the part's loss before scaling, its values, its targets, and its |TD errors|.
         errors: (E T,), filled at the part's steps with the mean |TD error| of its M values.
     """
     padded, state, available, actions, _, lengths, terminated, _ = batch
-    seen, x, of_x, hidden, gates, passing, unkept, q, q_target, d_q, d_of_x = memory[:11]
-    state_t, state_tp1, hyper, w_1, w_2, mixed = memory[11:]
+    seen, x, x_target, of_x, hidden, gates, passing, unkept, q, q_target, d_q, d_of_x = memory[:12]
+    state_t, state_tp1, hyper, w_1, w_2, mixed = memory[12:]
+    of_online, of_online_back, of_mixer, of_mixer_back, of_target, of_target_mixer = panels
+    w, b, _, _, b_x, b_h, head, head_bias = online[:8]
+    w_target, b_target, _, _, b_x_target, b_h_target, head_target, head_bias_target = target[:8]
     n_episodes, n_agents, n_actions = len(episodes), actions.shape[1], available.shape[2]
     longest = len(actions) // len(lengths)
     frames, blocks, asked = _laid_out(episodes, lengths, terminated, longest)
@@ -86,21 +111,25 @@ def td_part(
     blocks, asked = blocks * n_agents, asked * n_agents
     last = n_episodes * n_agents
     rows = (seen, pairs, picks, blocks, asked, 0, last, n_agents)
-    _forward(*rows, *target[:8], x, of_x, passing, unkept, False, q_target)
-    _forward(*rows, *online[:8], x, of_x, hidden, gates, True, q)
+    all_actions = np.empty(0, np.int64)
+    _forward(*rows, of_online, w, b, b_x, b_h, head, head_bias, all_actions, x, of_x, hidden, gates, True, q)
+    # The target network is asked for the values of these actions only.
+    best = np.full(len(last_actions), -1) if double_q else all_actions
+    if double_q:
+        for k in range(n_steps):
+            for a in range(n_agents):
+                row = (n_episodes + k) * n_agents + a
+                best[row] = _best(q[row], available[frames[n_episodes + k], a])
+    weights = (w_target, b_target, b_x_target, b_h_target, head_target, head_bias_target)
+    _forward(*rows, of_target, *weights, best, x_target, of_x, passing, unkept, False, q_target)
 
     chosen, ahead = np.empty((n_steps, n_agents), q.dtype), np.empty((n_steps, n_agents), q.dtype)
     for k in range(n_steps):
-        arrived = frames[n_episodes + k]
         for a in range(n_agents):
-            chosen[k, a] = q[departs[k] * n_agents + a, last_actions[(n_episodes + k) * n_agents + a]]
             row = (n_episodes + k) * n_agents + a
-            said = q[row] if double_q else q_target[row]
-            best, most = 0, -np.inf
-            for u in range(n_actions):
-                if available[arrived, a, u] and said[u] > most:
-                    best, most = u, said[u]
-            ahead[k, a] = q_target[row, best]
+            chosen[k, a] = q[departs[k] * n_agents + a, last_actions[row]]
+            u = 0 if double_q else _best(q_target[row], available[frames[n_episodes + k], a])
+            ahead[k, a] = q_target[row, u]
 
     n_values = n_agents if mixing == UNMIXED else 1
     values, values_tp1 = np.empty((n_steps, n_values), q.dtype), np.empty((n_steps, n_values), q.dtype)
@@ -110,8 +139,10 @@ def td_part(
             state_tp1[k] = state[frames[n_episodes + k]]
         n_first, n_1, n_2 = len(online[9]), len(online[11]), len(online[13])
         by_group = (room(GROUP, n_first, q), room(GROUP, n_1, q), room(GROUP, n_2, q), room(GROUP, n_2, q))
-        _mix(ahead, state_tp1, 0, n_steps, *target[8:], *by_group, False, values_tp1)
-        _mix(chosen, state_t, 0, n_steps, *online[8:], hyper, w_1, w_2, mixed, True, values)
+        biases = (target[9], target[11], target[13], target[14], target[15])
+        _mix(ahead, state_tp1, 0, n_steps, of_target_mixer, *biases, *by_group, False, values_tp1)
+        biases = (online[9], online[11], online[13], online[14], online[15])
+        _mix(chosen, state_t, 0, n_steps, of_mixer, *biases, hyper, w_1, w_2, mixed, True, values)
     elif mixing == SUMMED:
         for k in range(n_steps):
             values[k, 0] = chosen[k].sum()
@@ -123,8 +154,7 @@ def td_part(
     _to_gradients(values, values_tp1, frames, departs, longest, batch, gamma, td_lambda, scale, sums, errors)
     d_chosen = np.empty_like(chosen)
     if mixing == MONOTONIC:
-        w_w_1, w_w_2, v = online[10], online[12], online[14]
-        between = (w_w_1, w_w_2, v, hyper, w_1, w_2, mixed)
+        between = (of_mixer_back, online[14], hyper, w_1, w_2, mixed)
         _mix_back(values, chosen, state_t, 0, n_steps, *between, d_chosen, *share[8:])
     elif mixing == SUMMED:
         for k in range(n_steps):
@@ -135,8 +165,17 @@ def td_part(
     for k in range(n_steps):
         for a in range(n_agents):
             d_q[departs[k] * n_agents + a, last_actions[(n_episodes + k) * n_agents + a]] = d_chosen[k, a]
-    w_x, w_h, head = online[2], online[3], online[6]
-    _backward(d_q, *rows, w_x, w_h, head, x, hidden, gates, d_of_x, *share[:8])
+    _backward(d_q, *rows, of_online_back, head, x, hidden, gates, d_of_x, *share[:8])
+
+
+@compiled
+def _best(values: Floats, allowed: NDArray[np.bool_]) -> int:
+    """Return the allowed action with the largest of the `values` (U,), the first of equal ones; 0 if there is none."""
+    best, most = 0, -np.inf
+    for u in range(len(values)):
+        if allowed[u] and values[u] > most:
+            best, most = u, values[u]
+    return best
 
 
 @compiled
