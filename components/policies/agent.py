@@ -89,7 +89,7 @@ class _AgentValues(torch.autograd.Function):
             d_of_x = scratch.take(f"d_of_x {p}", (len(x), len(w_x)), x.dtype)
             share = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
             arrays = _numpy(head, x, ctx.hidden, ctx.gates, d_of_x, *share)
-            arguments: list[Any] = [told, *common, panels, *arrays]
+            arguments: list[Any] = [told, np.empty(0, np.int64), *common, panels, *arrays]
             parts.append(partial(kernel.backward, *arguments))
             shares.append(share)
         run_parts(parts)

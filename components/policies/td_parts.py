@@ -147,7 +147,7 @@ class TdParts:
         x, of_x = ((inputs, padded(columns, weights[0])) for columns in (size, 3 * size))
         shapes = [(rows, spec.obs_size), x, x, of_x]
         shapes += [(rows, size), (rows, 4 * size + APART), (2 * n_episodes * spec.n_agents, size), (1, 4 * size)]
-        shapes += [values, values, values, (inputs, 3 * size)]
+        shapes += [values, values, (rows, 1), (inputs, 3 * size)]
         states = n_steps if self.mixing == kernel.MONOTONIC else 0
         shapes += [(states, spec.state_size)] * 2
         shapes += [(states + ROWS, padded(len(weights[i]), weights[0])) for i in (9, 11, 13, 13)]

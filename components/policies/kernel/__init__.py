@@ -109,6 +109,15 @@ def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]
             one, one, one, 0, 1, packed_mixer_back(one, one), one, *kept, one.copy(), *d_mixer
         ),
         "backward": lambda: backward(
-            one, *rows, packed_back(three, three), one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
+            one,
+            index[:0],
+            *rows,
+            packed_back(three, three),
+            one,
+            of_one,
+            one.copy(),
+            gates,
+            np.zeros((2, 3), dtype),
+            *d_weights,
         ),
     }

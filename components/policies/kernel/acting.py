@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import ACTING, compiled_for_acting
-from components.policies.kernel.product import GROUP, add, panels_of, room
+from components.policies.kernel.product import GROUP, add, any_nonzero, panels_of, room
 from components.policies.kernel.scalars import ONE, TWO, ZERO, sigmoid
 
 Floats = NDArray[np.floating[Any]]
@@ -74,14 +74,12 @@ def step(
                 a[j] = bias[j]
             for j in range(n_actions):
                 o[j] = head_bias[j]
-            for j in range(n_obs):
-                if row[j] != ZERO:
-                    to = seen[n_living]
-                    for k in range(n_obs):
-                        to[k] = row[k]
-                    whose[n_living] = i
-                    n_living += 1
-                    break
+            if any_nonzero(row):
+                to = seen[n_living]
+                for j in range(n_obs):
+                    to[j] = row[j]
+                whose[n_living] = i
+                n_living += 1
         if n_living > 0:
             of_seen[:n_living] = ZERO
             add(seen, 0, n_living, obs_panels, of_seen, 0)

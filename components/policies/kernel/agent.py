@@ -117,6 +117,7 @@ def forward(
 @compiled
 def backward(
     d_q: Floats,
+    only: NDArray[np.int64],
     obs: Floats,
     pairs: NDArray[np.int64],
     picks: NDArray[np.int64],
@@ -142,8 +143,8 @@ def backward(
 ) -> None:
     """Backpropagate through `forward`: fill the gradients `d_w` to `d_head_bias` of the weights with the part's share.
 
-    `panels` are from `packed_back`. `gates` and `d_of_x` (P + L, 3H) are overwritten. The other arguments are those of
-    `forward`.
+    `d_q` and `only` are as in `unroll_back`, `panels` are from `packed_back`. `gates` and `d_of_x` (P + L, 3H) are
+    overwritten. The other arguments are those of `forward`.
     """
     n_actions, size = head.shape
     n_obs, n_pairs, (of_inputs, of_hidden) = obs.shape[1], (n_actions + 1) * n_agents, panels
@@ -156,6 +157,7 @@ def backward(
     d_head_bias[:] = ZERO
     unroll_back(
         d_q,
+        only,
         gates,
         hidden,
         of_hidden,

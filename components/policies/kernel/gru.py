@@ -110,6 +110,7 @@ def _output(weights: Floats, hidden: Floats, bias: float) -> Any:
 @compiled
 def unroll_back(
     d_q: Floats,
+    only: NDArray[np.int64],
     gates: Floats,
     hidden: Floats,
     panels: Floats,
@@ -132,7 +133,8 @@ def unroll_back(
     matrix product would do U times the arithmetic.
 
     Args:
-        d_q: (R, U).
+        d_q: (R, U); with `only`, (R, at least 1), whose first column is read.
+        only: (R,), the one output of each row that has a gradient, or -1 for none; (0,) if any may have one.
         gates: (R, at least 4H), r, z, g, n; the first three are overwritten with their gradients before the
             non-linearity.
         hidden: (R, H).
@@ -150,7 +152,7 @@ def unroll_back(
         d_head: (U, H); the gradient of the last layer's weights is added to it.
         d_head_bias: (U,); the gradient of its bias is added to it.
     """
-    size = hidden.shape[1]
+    size, one_each = hidden.shape[1], len(only) > 0
     none, told = np.zeros_like(hidden[0]), np.empty_like(hidden[0])
     # Sums over a group, then over groups, to reduce rounding errors.
     of_head, of_head_bias, of_g = np.empty_like(head), np.empty_like(d_head_bias), np.empty_like(d_b_g)
@@ -168,8 +170,9 @@ def unroll_back(
             for i in range(rows):
                 row, kept, c = start + group + i, gates[start + group + i], carry[group - first + i]
                 told[:] = ZERO
-                for u in range(len(d_head_bias)):
-                    d = d_q[row, u]
+                begin, end = (max(only[row], 0), only[row] + 1) if one_each else (0, len(d_head_bias))
+                for u in range(begin, end):
+                    d = d_q[row, 0 if one_each else u]
                     if d != ZERO:
                         weights, total, unit = head[u], of_head[u], hidden[row]
                         for j in range(size):

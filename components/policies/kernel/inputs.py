@@ -6,7 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
-from components.policies.kernel.product import GROUP, add, add_outer, add_outer_sparse, add_sparse, room
+from components.policies.kernel.product import (
+    GROUP,
+    add,
+    add_outer,
+    add_outer_sparse,
+    add_sparse,
+    any_nonzero,
+    room,
+)
 from components.policies.kernel.scalars import ZERO
 from components.policies.kernel.tile import ROWS
 
@@ -53,15 +61,13 @@ def collect(
                 picks[row] = pair
                 if looked_at:
                     seen = padded[frames[frame], agent]
-                    for j in range(size):
-                        if seen[j] != ZERO:
-                            kept = obs[living]
-                            for k in range(size):
-                                kept[k] = seen[k]
-                            pairs[living] = pair
-                            picks[row] = n_pairs + living
-                            living += 1
-                            break
+                    if any_nonzero(seen):
+                        kept = obs[living]
+                        for k in range(size):
+                            kept[k] = seen[k]
+                        pairs[living] = pair
+                        picks[row] = n_pairs + living
+                        living += 1
         start += blocks[t]
     return living
 

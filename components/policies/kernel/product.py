@@ -91,6 +91,15 @@ def add(left: Floats, start: int, rows: int, panels: Floats, out: Floats, out_st
 
 
 @compiled
+def any_nonzero(row: Floats) -> bool:
+    """Return whether a number of `row` (K,) is not zero. The whole row is read: that is faster than to stop."""
+    found = False
+    for j in range(len(row)):
+        found |= row[j] != ZERO
+    return found
+
+
+@compiled
 def nonzero_columns(left: Floats, start: int, rows: int, columns: NDArray[np.int64]) -> int:
     """Fill `columns` with the columns of `left` that are not zero in all of `rows` rows from `start`; return how many.
 

@@ -14,7 +14,6 @@ from components.policies.kernel.compiling import compiled
 from components.policies.kernel.inputs import collect
 from components.policies.kernel.mixing import mix, mix_back, packed_mixer, packed_mixer_back
 from components.policies.kernel.product import GROUP, room
-from components.policies.kernel.scalars import ZERO
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
@@ -81,8 +80,8 @@ def td_part(
         panels: from `td_panels`.
         memory: arrays to overwrite: (R, O); rows of x of the online and the target network, and their products, as in
             `forward`; hidden states (R, H) and gates of the online network, then of the target network, for the rows of
-            two steps and for one; three of (R, U); gradients of the products of x; two of (N, S), and four of the
-            mixer, as in `mix`.
+            two steps and for one; two of (R, U) and one of (R, 1); gradients of the products of x; two of (N, S), and
+            four of the mixer, as in `mix`.
         share: arrays like `online`, filled. Those of the mixer are not written unless MONOTONIC.
         sums: (4,); added to it are the part's loss before scaling, its values, its targets, and its |TD errors|.
         errors: (E T,), filled at the part's steps with the mean |TD error| of its M values.
@@ -161,11 +160,13 @@ def td_part(
             d_chosen[k] = values[k, 0]
     else:
         d_chosen[:] = values
-    d_q[: len(last_actions)] = ZERO
+    taken = np.full(len(last_actions), -1)
     for k in range(n_steps):
         for a in range(n_agents):
-            d_q[departs[k] * n_agents + a, last_actions[(n_episodes + k) * n_agents + a]] = d_chosen[k, a]
-    _backward(d_q, *rows, of_online_back, head, x, hidden, gates, d_of_x, *share[:8])
+            row = departs[k] * n_agents + a
+            taken[row] = last_actions[(n_episodes + k) * n_agents + a]
+            d_q[row, 0] = d_chosen[k, a]
+    _backward(d_q, taken, *rows, of_online_back, head, x, hidden, gates, d_of_x, *share[:8])
 
 
 @compiled
