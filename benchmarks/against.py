@@ -1,13 +1,13 @@
 """This checkout against another revision: updates of QMIX, VDN, IQL and COMA, and acting, in turns.
 
     python benchmarks/against.py 43191b7
-    python benchmarks/against.py HEAD~20 --rounds 15 --algorithms qmix vdn
+    python benchmarks/against.py HEAD~20 --rounds 15 --algorithms qmix vdn --scenarios 8m 27m_vs_30m
 
 The other revision is checked out into a temporary folder, which is removed. Each tree has a process of its own, and the
 two take turns in each round, so that other load on the machine affects both. Time is processor time of all threads of
-the process, which computes with one thread. An update learns from 32 random episodes of 8m with 20 to 60 steps, the
-same in both trees. Acting chooses actions for 8 environments, as a worker does; a tree that has a policy for acting
-alone uses it. A ratio below 1 means that this checkout is faster.
+the process, which computes with one thread. An update learns from 32 episodes of the scenario, played in this checkout
+by agents that always explore, and the same in both trees. Acting chooses actions for 8 environments, as a worker does;
+a tree that has a policy for acting alone uses it. A ratio below 1 means that this checkout is faster.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -25,19 +26,22 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ALGORITHMS = ("qmix", "vdn", "iql", "coma")
 UPDATES, ACTS, ENVS = 6, 60, 8
+EPISODES, PLAYED = 32, 128
+"""Episodes of a batch, and those from which they are drawn."""
 WARM_UP = 2
+FIELDS = ("obs", "state", "available", "actions", "reward", "lengths", "terminated", "weights")
 
 
 class Timed:
     """The timed calls, in the process of one tree. Modules are imported from that tree."""
 
-    def __init__(self, algorithm: str) -> None:
+    def __init__(self, algorithm: str, scenario: str, batch: str) -> None:
         import numpy as np
 
         import components.policies as policies
         from components.envs import Skirmish
 
-        env = Skirmish("8m", ENVS, seed=0)
+        env = Skirmish(scenario, ENVS, seed=0)
         env.reset()
         options: dict[str, Any] = {"hidden_size": 64, "optimizer": "rmsprop", "seed": 0}
         self.policy = getattr(policies, algorithm.title())(env.spec, **options)
@@ -46,7 +50,7 @@ class Timed:
         if hasattr(policies, "ALGORITHMS"):
             self.acting = policies.ALGORITHMS[algorithm].acting(env.spec, seed=0)
             self.acting.load(self.policy.params())
-        self.rng, self.batch = np.random.default_rng(0), _batch(env.spec, policies.EpisodeBatch)
+        self.rng, self.batch = np.random.default_rng(0), _batch(batch, policies.EpisodeBatch)
         self.arrays = {
             "obs": env.obs,
             "available": env.available,
@@ -65,41 +69,37 @@ class Timed:
         return {"update": (learnt - since) / UPDATES, "acting": (time.process_time() - learnt) / ACTS}
 
 
-def _batch(spec: Any, kind: Any) -> Any:
+def _batch(path: str, kind: Any) -> Any:
+    """Return the batch that `save_batch` has saved, as a batch of the tree."""
     import numpy as np
 
-    rng, e, t = np.random.default_rng(1), 32, 60
-    lengths = rng.integers(20, t + 1, e).astype(np.int32)
-    lengths[0] = t
-    frame, step = np.arange(t + 1) <= lengths[:, None], np.arange(t) < lengths[:, None]
-    available = rng.random((e, t + 1, spec.n_agents, spec.n_actions)) < 0.5
-    available[..., 0] = True
-    chosen = (rng.random(available.shape) * available)[:, :-1].argmax(-1)
+    with np.load(path) as saved:
+        arrays = dict(saved)
     one_for_all = "epsilon" in inspect.signature(kind).parameters  # true in older revisions
-    return kind(
-        obs=rng.standard_normal((e, t + 1, spec.n_agents, spec.obs_size), dtype=np.float32) * frame[..., None, None],
-        state=rng.standard_normal((e, t + 1, spec.state_size), dtype=np.float32) * frame[..., None],
-        available=available & frame[..., None, None],
-        actions=chosen * step[..., None],
-        reward=rng.random((e, t), dtype=np.float32) * step,
-        lengths=lengths,
-        terminated=rng.random(e) < 0.9,
-        weights=np.ones(e, np.float32),
-        epsilon=0.1 if one_for_all else np.full(e, 0.1, np.float32),
-    )
+    return kind(**arrays, epsilon=0.1 if one_for_all else np.full(EPISODES, 0.1, np.float32))
+
+
+def save_batch(scenario: str, path: Path) -> None:
+    """Play episodes of a scenario in this checkout, and save some of them as a batch."""
+    import numpy as np
+    from learner import played
+
+    from components.envs import Skirmish
+
+    batch = played(Skirmish(scenario, 1, seed=0).spec, PLAYED).sample(EPISODES, np.random.default_rng(1)).batch
+    np.savez(path, **{name: getattr(batch, name) for name in FIELDS})
 
 
 def serve() -> None:
-    """Time an algorithm for each line of the standard input that names it."""
+    """Time an algorithm on a scenario for each line of the standard input, which also names the file of the batch."""
     import torch
 
     torch.set_num_threads(1)
     made: dict[str, Timed] = {}
     for line in sys.stdin:
-        algorithm = line.strip()
-        if algorithm not in made:
-            made[algorithm] = Timed(algorithm)
-        print(json.dumps(made[algorithm].times()), flush=True)
+        if line not in made:
+            made = {line: Timed(*json.loads(line))}
+        print(json.dumps(made[line].times()), flush=True)
 
 
 class Tree:
@@ -116,14 +116,14 @@ class Tree:
             env={**os.environ, **threads, "PYTHONPATH": str(folder)},
         )
 
-    def times(self, algorithm: str) -> dict[str, float]:
-        """Return the result of `Timed.times` in the process of the tree."""
+    def times(self, *what: str) -> dict[str, float]:
+        """Return the result of `Timed.times` for an algorithm, a scenario and a batch, in the process of the tree."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{algorithm}\n")
+        self._process.stdin.write(f"{json.dumps(what)}\n")
         self._process.stdin.flush()
         if not (line := self._process.stdout.readline()):
-            raise SystemExit(f"{algorithm} failed in {self._process.args!r}; its traceback is above")
+            raise SystemExit(f"{what[0]} failed in {self._process.args!r}; its traceback is above")
         times: dict[str, float] = json.loads(line)
         return times
 
@@ -132,23 +132,25 @@ class Tree:
         self._process.communicate()
 
 
-def compare(mine: Tree, other: Tree, algorithms: list[str], rounds: int) -> None:
-    """Print a line for each algorithm and each of its times."""
-    print(f"{'':<16}{'this':>9}{'other':>9}{'ratio':>8}  quartiles")
-    for algorithm in algorithms:
-        pairs = [(mine.times(algorithm), other.times(algorithm)) for _ in range(WARM_UP + rounds)][WARM_UP:]
+def compare(mine: Tree, other: Tree, algorithms: list[str], batches: dict[str, str], rounds: int) -> None:
+    """Print a line for each algorithm, each scenario and each of its times."""
+    print(f"{'':<28}{'this':>9}{'other':>9}{'ratio':>8}  quartiles")
+    for algorithm, (scenario, batch) in product(algorithms, batches.items()):
+        what_to_time = algorithm, scenario, batch
+        pairs = [(mine.times(*what_to_time), other.times(*what_to_time)) for _ in range(WARM_UP + rounds)][WARM_UP:]
         for what in ("update", "acting"):
             ratios = [ours[what] / theirs[what] for ours, theirs in pairs]
             low, middle, high = quantiles(ratios, n=4)
             ours, theirs = (1e3 * median(pair[which][what] for pair in pairs) for which in (0, 1))
-            name = f"{algorithm} {what}"
-            print(f"{name:<16}{ours:9.3f}{theirs:9.3f}{middle:8.2f}  {low:.2f} to {high:.2f}")
+            name = f"{algorithm} {scenario} {what}"
+            print(f"{name:<28}{ours:9.3f}{theirs:9.3f}{middle:8.2f}  {low:.2f} to {high:.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision", nargs="?", help="of git, which this checkout is compared with")
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=ALGORITHMS)
+    parser.add_argument("--scenarios", nargs="+", default=["8m"])
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -164,7 +166,10 @@ def main() -> None:
         try:
             both = Tree(ROOT), Tree(tree)
             print(f"ms of processor time, medians of {args.rounds} rounds in turns, against {args.revision}")
-            compare(*both, args.algorithms, args.rounds)
+            batches = {scenario: str(Path(folder) / f"{scenario}.npz") for scenario in args.scenarios}
+            for scenario, batch in batches.items():
+                save_batch(scenario, Path(batch))
+            compare(*both, args.algorithms, batches, args.rounds)
             for each in both:
                 each.close()
         finally:
