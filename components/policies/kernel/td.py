@@ -118,7 +118,7 @@ def td_part(
         for k in range(n_steps):
             for a in range(n_agents):
                 row = (n_episodes + k) * n_agents + a
-                best[row] = _best(q[row], available[frames[n_episodes + k], a])
+                best[row] = best_of(q[row], available[frames[n_episodes + k], a])
     weights = (w_target, b_target, b_x_target, b_h_target, head_target, head_bias_target)
     _forward(*rows, of_target, *weights, best, x_target, of_x, passing, unkept, False, q_target)
 
@@ -127,7 +127,7 @@ def td_part(
         for a in range(n_agents):
             row = (n_episodes + k) * n_agents + a
             chosen[k, a] = q[departs[k] * n_agents + a, last_actions[row]]
-            u = 0 if double_q else _best(q_target[row], available[frames[n_episodes + k], a])
+            u = 0 if double_q else best_of(q_target[row], available[frames[n_episodes + k], a])
             ahead[k, a] = q_target[row, u]
 
     n_values = n_agents if mixing == UNMIXED else 1
@@ -170,7 +170,7 @@ def td_part(
 
 
 @compiled
-def _best(values: Floats, allowed: NDArray[np.bool_]) -> int:
+def best_of(values: Floats, allowed: NDArray[np.bool_]) -> int:
     """Return the allowed action with the largest of the `values` (U,), the first of equal ones; 0 if there is none."""
     best, most = 0, -np.inf
     for u in range(len(values)):

@@ -148,19 +148,8 @@ def _tile(module: Any, dtype: Any, n_rows: int, listed: str) -> Any:
     stop, b, b_row, c, c_row = function.args[-5:]
     vector = ir.VectorType(real, BYTES // size)
 
-    def at(start: Any, offset: Any, kind: Any) -> Any:
-        return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
-
-    def vectors(start: Any) -> list[Any]:
-        return [at(start, _INDEX(v * BYTES), vector) for v in range(VECTORS)]
-
-    def load(pointer: Any) -> Any:
-        loaded = builder.load(pointer)
-        loaded.align = size
-        return loaded
-
     def number_in_list(place: Any) -> Any:
-        return builder.load(at(function.args[5], builder.mul(place, _INDEX(8)), _INDEX))
+        return _loaded(builder, function.args[5], builder.mul(place, _INDEX(8)), _INDEX)
 
     rows, tile = [], []
     for i in range(n_rows):
@@ -170,15 +159,24 @@ def _tile(module: Any, dtype: Any, n_rows: int, listed: str) -> Any:
             number = to = number_in_list(number)
         number = builder.select(builder.icmp_signed("<", number, final), number, final)
         rows.append(builder.mul(number, a_row))
-        tile.append(vectors(builder.gep(c, [builder.mul(to, c_row)])))
+        tile.append(builder.gep(c, [builder.mul(to, c_row)]))
     number_of = number_in_list if listed == "columns" else None
     totals = _summed(builder, a, rows, a_column, b, b_row, stop, vector, number_of)
     for of_row, of_totals in zip(tile, totals, strict=True):
-        for pointer, total in zip(of_row, of_totals, strict=True):
+        for v, total in enumerate(of_totals):
             # Added last: a sum over many groups of rows then adds the groups' sums, with smaller rounding errors.
-            builder.store(builder.fadd(load(pointer), total), pointer).align = size
+            before = _loaded(builder, of_row, _INDEX(v * BYTES), vector)
+            builder.store(builder.fadd(before, total), before.operands[0]).align = size
     builder.ret_void()
     return function
+
+
+def _loaded(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
+    """Return what is `offset` bytes after `start`: a number, or a vector of them, which need not be aligned."""
+    loaded = builder.load(builder.bitcast(builder.gep(start, [offset]), kind.as_pointer()))
+    number = kind.element if isinstance(kind, ir.VectorType) else kind
+    loaded.align = 4 if isinstance(number, ir.FloatType) else 8
+    return loaded
 
 
 def _summed(
@@ -205,14 +203,7 @@ def _summed(
         vector: type of a vector.
         number_of: returns the column at a place of the list; None if there is no list.
     """
-    size = BYTES // vector.count
-    scalar, all_lanes = vector.element, ir.Constant(ir.VectorType(_LANE, vector.count), [0] * vector.count)
-
-    def load(start: Any, offset: Any, kind: Any) -> Any:
-        loaded = builder.load(builder.bitcast(builder.gep(start, [offset]), kind.as_pointer()))
-        loaded.align = size
-        return loaded
-
+    all_lanes = ir.Constant(ir.VectorType(_LANE, vector.count), [0] * vector.count)
     # Code that does nothing, before which LLVM moves nothing.
     unmoved = ir.InlineAsm(ir.FunctionType(_POINTER, [_POINTER]), "", "=r,0")
 
@@ -234,9 +225,10 @@ def _summed(
     here = [builder.phi(value.type) for value in entry]
     so_far = [[builder.phi(vector) for _ in range(VECTORS)] for _ in rows]
     place, column, line = here
-    terms, raised = [load(line, _INDEX(v * BYTES), vector) for v in range(VECTORS)], []
+    terms, raised = [_loaded(builder, line, _INDEX(v * BYTES), vector) for v in range(VECTORS)], []
     for row, of_row in zip(rows, so_far, strict=True):
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), load(column, row, scalar), _LANE(0))
+        number = _loaded(builder, column, row, vector.element)
+        one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _LANE(0))
         factor = builder.shuffle_vector(one, one, all_lanes)
         fused = ("contract",)
         raised.append(

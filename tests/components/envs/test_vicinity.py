@@ -5,12 +5,9 @@ import pytest
 from numba import njit
 
 from components.envs import SCENARIOS
-from components.envs.skirmish.compiling import COMPILED
 from components.envs.skirmish.kernel.constants import LANES
 from components.envs.skirmish.kernel.vicinity import lowest, met_by
 from components.envs.skirmish.tables import places_table
-
-compiled = pytest.mark.skipif(not COMPILED, reason="this run is the uncompiled one, which has no vectors")
 
 
 @njit
@@ -43,7 +40,6 @@ def crowd(rng):
     return places
 
 
-@compiled
 @pytest.mark.parametrize("seed", range(20))
 def test_units_that_meet_are_found_together_as_one_by_one(seed):
     places = crowd(np.random.default_rng(seed))
@@ -57,7 +53,6 @@ def test_units_that_meet_are_found_together_as_one_by_one(seed):
     assert min(touching, swerving) > 5
 
 
-@compiled
 def test_units_that_exactly_touch_do_not_meet():
     places = np.full((6, LANES), np.nan)
     places[:, 0] = 1.0, 2.0, 0.5, 1.0, 0.0, 0.25
@@ -69,7 +64,6 @@ def test_units_that_exactly_touch_do_not_meet():
     assert found_by(places, 0, 0, 0.5) == 0b01
 
 
-@compiled
 @pytest.mark.parametrize("bit", [0, 1, 31, 62, 63])
 def test_the_lowest_bit_is_numbered_from_zero(bit):
     assert lowest_of(np.int64(-1 << bit)) == bit

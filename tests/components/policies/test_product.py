@@ -10,11 +10,13 @@ from components.policies.kernel.product import (
     add,
     add_outer_sparse,
     add_sparse,
+    any_nonzero,
     fill,
     fill_outer,
     nonzero_columns,
     panels_of,
     room,
+    transpose,
 )
 from components.policies.kernel.scalars import sign
 from components.policies.kernel.tile import ROWS
@@ -113,6 +115,22 @@ def test_a_zero_column_has_no_part_in_a_product_whatever_its_weights(dtype, tole
     add_sparse(left, 0, ROWS + 1, panels_of(right), np.empty(3 + ROWS, np.int64), out, 0)
     assert (out[:ROWS, 0] == 2.0).all()
     assert np.isnan(out[ROWS, 0])
+
+
+@pytest.mark.parametrize("other", [1e-45, np.nan, -np.inf])
+def test_a_row_of_zeros_has_nothing_else_in_any_place(other):
+    assert not any_nonzero(np.array([0.0, -0.0] * 20, np.float32))
+    for place in range(40):
+        assert any_nonzero(np.where(np.arange(40) == place, other, 0.0).astype(np.float32))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 3 * ROWS), (2 * ROWS + 1, 2)])
+def test_a_transpose_leaves_padding_out(rows, columns):
+    matrix = room(columns, rows, np.zeros(0, np.float32))
+    matrix[:] = np.random.default_rng(0).random(matrix.shape)
+    out = np.zeros((rows, columns), np.float32)
+    transpose(matrix, out)
+    np.testing.assert_array_equal(out, matrix[:columns, :rows].T)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(2.5, 1.0), (-1e-30, -1.0), (0.0, 0.0), (-0.0, 0.0), (np.nan, 0.0)])

@@ -9,7 +9,9 @@ from td_batches import drawn, recorded
 
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Iql, Qmix, Vdn, kernel
+from components.policies.kernel.td import best_of
 from components.policies.qmix import MonotonicMixer
+from components.policies.scratch import Scratch
 from components.policies.td_parts import TdParts
 
 ALGORITHMS = (Iql, Vdn, Qmix)
@@ -63,6 +65,23 @@ def test_single_precision_is_right_to_five_digits(spec, algorithm):
         found[0] for found in both(algorithm(spec, kernels="numba"), drawn(spec, [9, 4, 7, 7, 2, 9] * 4, 1), 3)
     )
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed", "best"),
+    [([1, 3, 2, 3], [1, 1, 1, 1], 1), ([9, 1, 2, 2], [0, 1, 1, 1], 2), ([1, 2], [0, 0], 0)],
+)
+def test_the_best_action_is_the_first_allowed_one_of_the_largest_value(values, allowed, best):
+    assert best_of(np.array(values, np.float32), np.array(allowed, np.bool_)) == best
+
+
+def test_arrays_of_one_memory_are_apart_and_begin_with_lines_of_the_cache():
+    shapes = [(3, 5), (1,), (16,), (2, 1)]
+    arrays = Scratch().take_arrays("some", shapes, torch.float32)
+    assert [array.shape for array in arrays] == shapes
+    first = arrays[0].ctypes.data
+    assert first % 64 == 0
+    assert [array.ctypes.data - first for array in arrays] == [0, 64, 128, 192]
 
 
 def test_what_is_compiled_beforehand_is_what_learning_calls(spec, make_batch):

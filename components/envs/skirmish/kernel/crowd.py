@@ -4,7 +4,6 @@ from math import sqrt
 
 import numpy as np
 
-from ..compiling import COMPILED
 from .compiling import inlined, internal
 from .constants import ADVANCE, LANES, Doubles, Footing, Record, Records
 from .ground import shift
@@ -120,7 +119,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing, pl
         unit.push_y = 0.0
         unit.steer_x = 0.0
         unit.steer_y = 0.0
-    many = COMPILED and n >= MANY  # the interpreter has no vectors
+    many = n >= MANY
     if many:
         write_places(units, kinds, places)
 

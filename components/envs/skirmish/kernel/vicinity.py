@@ -7,10 +7,13 @@ mispredicts the branches of a scalar loop.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
+from ..compiling import COMPILED
 from .constants import LANES
 
 _VECTOR = ir.VectorType(ir.DoubleType(), LANES)
@@ -79,5 +82,24 @@ def _lowest(typing: Any, bits: Any) -> Any:
     return types.int64(types.int64), generated
 
 
-met_by: Any = intrinsic(_met_by)
-lowest: Any = intrinsic(_lowest)
+def _met_by_plainly(places: NDArray[np.float64], unit: int, first: int, margin: float) -> int:
+    """Do the same as the code of `_met_by`, in the interpreter."""
+    x, y, separation, heading_x, heading_y, steps = places[:, unit].tolist()
+    its_x, its_y, its_separation, its_heading_x, its_heading_y, its_steps = places[:, first : first + LANES]
+    way_x, way_y = its_x - x, its_y - y
+    squared, touch = way_x * way_x + way_y * way_y, separation + its_separation
+    reach = touch + margin
+    towards = (heading_x * way_x + heading_y * way_y > 0.0) & (steps > 0.0)
+    back = (its_heading_x * way_x + its_heading_y * way_y < 0.0) & (its_steps > 0.0)
+    crossing = heading_x * its_heading_x + heading_y * its_heading_y <= 0.0
+    met = (crossing & (towards | back) & (squared < reach * reach)) | (squared < touch * touch)
+    return sum(1 << k for k in np.flatnonzero(met).tolist())
+
+
+def _lowest_plainly(bits: int) -> int:
+    """Do the same as the code of `_lowest`, in the interpreter."""
+    return (int(bits) & -int(bits)).bit_length() - 1
+
+
+met_by: Any = intrinsic(_met_by) if COMPILED else _met_by_plainly
+lowest: Any = intrinsic(_lowest) if COMPILED else _lowest_plainly
