@@ -50,7 +50,8 @@ class FieldSpec:
     """One field of a transition.
 
     Raises:
-        ValueError: the dtype is not supported, a size is below 1, or `n_values` does not fit the dtype or the shape.
+        ValueError: the dtype is not supported, a size is below 1, `n_values` does not fit the dtype or the shape, or
+            `sparse` the dtype or the kind of rows.
     """
 
     shape: tuple[int, ...] = ()
@@ -70,12 +71,17 @@ class FieldSpec:
     they are recorded as the policy chose them."""
     high: tuple[float, ...] = ()
     """Upper bound of each entry, likewise."""
+    sparse: bool = False
+    """Per frame, and of 4 bytes a number, only: True if many numbers are zero, such as those of agents that are dead. A
+    replay buffer of whole episodes then holds the others alone. Values are restored bit for bit, whatever they are."""
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
             raise ValueError(f"dtype: expected one of {', '.join(sorted(_DTYPES))}, got {self.dtype!r}")
         if self.per not in ("frame", "step", "segment"):
             raise ValueError(f"per: expected frame, step or segment, got {self.per!r}")
+        if self.sparse and (self.per != "frame" or np.dtype(self.dtype).itemsize != 4):
+            raise ValueError(f"sparse: expected False for {self.dtype} per {self.per}, got True")
         if any(size < 1 for size in self.shape):
             raise ValueError(f"shape: expected sizes of at least 1, got {self.shape}")
         if self.n_values and (
@@ -261,10 +267,13 @@ def check_log_prob(log_prob: NDArray[Any], actions: NDArray[Any], available: NDA
 
 
 def team_fields(n_agents: int, n_actions: int, obs_size: int, state_size: int) -> Fields:
-    """Return the fields of a cooperative team with discrete actions: observations, state, mask, actions, reward."""
+    """Return the fields of a cooperative team with discrete actions: observations, state, mask, actions, reward.
+
+    Observations and states are sparse: what agents do not see, and the dead, are zeros.
+    """
     return (
-        ("obs", FieldSpec((obs_size,), "float32", "frame", agents=True)),
-        ("state", FieldSpec((state_size,), "float32", "frame")),
+        ("obs", FieldSpec((obs_size,), "float32", "frame", agents=True, sparse=True)),
+        ("state", FieldSpec((state_size,), "float32", "frame", sparse=True)),
         ("available", FieldSpec((n_actions,), "bool", "frame", agents=True)),
         ("actions", FieldSpec((), "int64", "step", agents=True, n_values=(n_actions,))),
         ("reward", FieldSpec((), "float32", "step", finite=True)),

@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from components.checkpoints.packed_rows import PackedArray, pack_rows
 from orchestra import replacing
 
-FORMAT = 3
+FORMAT = 4
 """Version of the names and meanings of all saved arrays; a file of another format is refused."""
 
 PACKED = ".packed"

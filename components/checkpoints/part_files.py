@@ -18,7 +18,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from components.checkpoints.array_file import (
     ArrayReader,
@@ -55,8 +54,8 @@ class Parted(Protocol):
     def part_arrays(self, items: range) -> dict[str, StateArray]:
         """Return the other arrays, of the items with these numbers."""
 
-    def rows_of(self, name: str, lengths: NDArray[np.int32]) -> int:
-        """Return how many rows of the array `name` belong to items of these lengths."""
+    def rows_of(self, name: str, part: ArrayReader, items: int) -> int:
+        """Return how many rows of the array `name` of a part belong to its first `items` items."""
 
     def restore_from(self, reader: ArrayReader) -> None: ...
 
@@ -170,15 +169,15 @@ def _joined(parts: list[ArrayReader], first: int, buffer: Parted) -> dict[str, S
     if not parts:
         return {name: np.empty(array.shape, array.dtype) for name, array in buffer.part_arrays(range(0)).items()}
     gone = first - parts[0].read_count(_PART_FIRST)
-    lengths = parts[0].read("lengths", np.int32, (parts[0].length("lengths"),))
-    if not 0 <= gone <= len(lengths):
-        raise CheckpointError(f"{_PART_FIRST}: expected {first - len(lengths)} to {first}, got {first - gone}")
+    n_items = parts[0].length("lengths")
+    if not 0 <= gone <= n_items:
+        raise CheckpointError(f"{_PART_FIRST}: expected {first - n_items} to {first}, got {first - gone}")
     joined: dict[str, Stored] = {}
     for name in parts[0].stored:
         if name != _PART_FIRST:
             for part in parts:
                 part.length(name)  # refuses a scalar and a missing array
-            joined[name] = JoinedArray([part.stored[name] for part in parts], buffer.rows_of(name, lengths[:gone]))
+            joined[name] = JoinedArray([part.stored[name] for part in parts], buffer.rows_of(name, parts[0], gone))
     return joined
 
 

@@ -58,7 +58,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
     @property
     def n_bytes(self) -> int:
         """Bytes of memory for items; the system provides only the part that has been written."""
-        return sum(array.nbytes for array in self._store.arrays.values())
+        return self._store.n_bytes
 
     def update(
         self,

@@ -3,23 +3,28 @@
 Shapes: E segments, N steps and F = N + E frames of all of them together, T steps of the longest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
+from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray, prefixed
 from components.envs.base import EnvSpec
 from components.experience import EPSILON, ExperienceSchema, SchemaMismatch
 from components.replay_buffers.invalid import InvalidExperience, check_array, describe
+from components.replay_buffers.ring_space import RingSpace
 from components.replay_buffers.rows import Field, load_rows, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
-from components.replay_buffers.storage import BatchMemory, GrowingArray, Overwrites, allocate, announce, freeze
+from components.replay_buffers.sparse_ring import SparseRing
+from components.replay_buffers.storage import BatchMemory, Overwrites, allocate, announce, freeze
 
-FIRST_EPISODES = 32
-"""Number of full-length episodes for which a packed store allocates memory at first."""
+BITS = np.dtype(np.uint16)
+"""Dtype of the bits of sparse fields."""
+VALUES, ITEMS = "values/", "items/"
+"""Prefixes of the names of saved values of sparse fields, and of saved shapes of their frames."""
 VERSIONS = "versions"
 """Name of the array with the parameters' version of each step, which all experience has besides declared fields."""
 
@@ -86,10 +91,14 @@ class EpisodeStore:
         self.limit = self.schema.limit
         self._by_frame, self._by_step = self.schema.frames, (*self.schema.steps, VERSIONS)
         self.items = {name: self.schema.items[name] for name in (*self.schema.frames, *self.schema.steps)}
-        self._stored = {**self.items, VERSIONS: ((), np.dtype(np.int32))}
+        self._layout = {**self.items, VERSIONS: ((), np.dtype(np.int32))}
         self._folder = folder
-        self.arrays = self._allocate(capacity * (self.limit + 1) if n_frames is None else n_frames)
-        self._starts = np.arange(capacity) * (self.limit + 1)  # first frame of the episode in a slot
+        self._sparse = self._sparse_rings()
+        self._stored = self._layout | {name: ((ring.groups,), BITS) for name, ring in self._sparse.items()}
+        n_frames = capacity * (self.limit + 1) if n_frames is None else n_frames
+        self._space = RingSpace(capacity, n_frames)
+        self._space.starts[:] = np.arange(capacity) * (self.limit + 1)
+        self.arrays = self._allocate(n_frames)
         self.lengths = np.zeros(capacity, np.int32)
         """Steps of the episode in each slot, (capacity,)."""
         self._terminated, self._truncated = np.zeros((2, capacity), np.bool_)
@@ -99,14 +108,23 @@ class EpisodeStore:
         }
         self._batches = BatchMemory()
 
+    def _sparse_rings(self) -> dict[str, SparseRing]:
+        """Return the memory of the fields of which only numbers other than zero are held; here of none."""
+        return {}
+
     def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:
-        self._n_frames = n_frames
         return {name: allocate((n_frames, *item), dtype, self._folder) for name, (item, dtype) in self._stored.items()}
 
     def release(self) -> None:
         """Release all memory; batches stay valid."""
-        self.arrays = {}
+        self.arrays, self._sparse = {}, {}
         self._batches = BatchMemory()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory for items."""
+        values = sum(ring.values.nbytes for ring in self._sparse.values())
+        return values + sum(array.nbytes for array in self.arrays.values())
 
     @property
     def share_fields(self) -> dict[str, Field | Segment]:
@@ -158,18 +176,21 @@ class EpisodeStore:
         versions = episodes.versions
         if versions is None:
             versions = np.full(int(episodes.lengths.sum()), -1, np.int32)
-        sources: dict[str, NDArray[Any]] = {**fields, VERSIONS: versions}
+        bits = {name: np.empty((len(fields[name]), ring.groups), BITS) for name, ring in self._sparse.items()}
+        sources: dict[str, NDArray[Any]] = {**fields, VERSIONS: versions, **bits}
         step = int(episodes.lengths[:skipped].sum())
         frame = step + skipped
         for slot, n in zip(slots.tolist(), episodes.lengths[skipped:].tolist(), strict=True):
             start = self._place(slot, n + 1)
             if overwrites is not None:
-                until_end = min(n + 1, self._n_frames - start)
-                announce(overwrites, self.arrays.values(), slice(start, start + until_end), slice(n + 1 - until_end))
+                announce(overwrites, self.arrays.values(), *self._space.parts(start, n + 1))
+            for name, ring in self._sparse.items():
+                rows = slice(frame, frame + n + 1)
+                ring.write(slot, fields[name][rows], bits[name][rows], overwrites)
             self._copy(self._by_frame, sources, frame, n + 1, start)
             self._copy(self._by_step, sources, step, n, start)
             for name in self._by_step:  # no action is taken in an episode's last frame
-                self.arrays[name][(start + n) % self._n_frames] = 0
+                self.arrays[name][(start + n) % self._space.size] = 0
             frame, step = frame + n + 1, step + n
         self.lengths[slots], self._terminated[slots] = episodes.lengths[skipped:], episodes.terminated[skipped:]
         truncated = ~episodes.terminated if episodes.truncated is None else episodes.truncated
@@ -179,12 +200,11 @@ class EpisodeStore:
 
     def _copy(self, names: Sequence[str], sources: Mapping[str, NDArray[Any]], first: int, n: int, start: int) -> None:
         """Copy `n` rows of each source from row `first` to the ring's row `start`."""
-        until_end = min(n, self._n_frames - start)
-        for name in names:
-            array, source = self.arrays[name], sources[name]
-            array[start : start + until_end] = source[first : first + until_end]
-            if until_end < n:
-                array[: n - until_end] = source[first + until_end : first + n]
+        for part in self._space.parts(start, n):
+            for name in names:
+                into = self.arrays[name][part]
+                into[:] = sources[name][first : first + len(into)]
+            first += len(into)
 
     def _place(self, slot: int, n_frames: int) -> int:
         """Return the first frame of a new episode of `n_frames` in `slot`; here every slot has room for any episode."""
@@ -200,7 +220,7 @@ class EpisodeStore:
             counts: frames of each segment, (E,).
             to: row to which each segment is copied, (E,).
         """
-        until_end = self._n_frames - starts
+        until_end = self._space.size - starts
         around = np.flatnonzero(counts > until_end)
         if not len(around):
             return corners_of(to, starts, counts)
@@ -218,21 +238,21 @@ class EpisodeStore:
         The batch is read-only, by field: (E, T + 1, …) of frames, (E, T, …) of steps, and (E, …) of segments. Fields of
         segments are those of the whole segment, even if the part begins later.
         """
-        starts, longest = (self._starts[slots] + firsts) % self._n_frames, int(lengths.max())
+        longest = int(lengths.max())
         most, n = len(slots) * (self.limit + 1), len(slots)
         batch: dict[str, NDArray[Any]] = {}
         short = [(i, longest - steps) for i, steps in enumerate(lengths.tolist()) if steps < longest]
         for names, more in ((self._by_frame, 1), (self._by_step, 0)):
             width = longest + more
-            corners = self._corners(starts, lengths.astype(np.int64) + more, np.arange(n) * width)
+            read = self._reader(slots, firsts, lengths.astype(np.int64) + more, np.arange(n) * width)
             for name in names:
-                source = self.arrays[name]
-                shape = (n * width, *source.shape[1:])
-                out = self._batches.empty(name, shape, source.dtype, most * source.strides[0])
-                copy_segments(source, out, corners)
+                item, dtype = self._layout[name]
+                room = most * prod(item) * dtype.itemsize
+                out = self._batches.empty(name, (n * width, *item), dtype, room)
+                read(name, out)
                 for i, missing in short:
                     out[(i + 1) * width - missing : (i + 1) * width] = 0
-                batch[name] = freeze(out.reshape(n, width, *source.shape[1:]))
+                batch[name] = freeze(out.reshape(n, width, *item))
         ends = firsts + lengths == self.lengths[slots]
         return batch | {
             "lengths": freeze(lengths),
@@ -241,19 +261,37 @@ class EpisodeStore:
             **{name: freeze(array[slots]) for name, array in self._per_segment.items()},
         }
 
+    def _reader(
+        self, slots: NDArray[np.int64], firsts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]
+    ) -> Callable[[str, NDArray[Any]], None]:
+        """Return a function that reads a field: `counts` (E,) rows of episodes, from row `firsts` (E,) on.
+
+        Its arguments are the field's name, and the array that it fills from rows `to` (E,) on.
+        """
+        starts = self._space.starts[slots]
+        corners = self._corners((starts + firsts) % self._space.size, counts, to)
+
+        def read(name: str, out: NDArray[Any]) -> None:
+            ring = self._sparse.get(name)
+            if ring is None:
+                copy_segments(self.arrays[name], out, corners)
+            else:
+                ring.read(self.arrays[name], starts, slots, firsts, counts, to, out)
+
+        return read
+
     def pack(
         self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
         """Return the same steps as `gather`, without padding and back to back, for a `ClientSample`."""
-        starts = (self._starts[slots] + firsts) % self._n_frames
         packed: dict[str, NDArray[Any]] = {}
         for names, more in ((self.schema.frames, 1), (self.schema.steps, 0)):
             counts = lengths.astype(np.int64) + more
-            corners = self._corners(starts, counts, begins(counts))
+            read = self._reader(slots, firsts, counts, begins(counts))
             for name in names:
-                source = self.arrays[name]
-                packed[name] = np.empty((int(counts.sum()), *source.shape[1:]), source.dtype)
-                copy_segments(source, packed[name], corners)
+                item, dtype = self._layout[name]
+                packed[name] = np.empty((int(counts.sum()), *item), dtype)
+                read(name, packed[name])
         packed[LENGTHS] = lengths
         packed["terminated"] = self._terminated[slots] & (firsts + lengths == self.lengths[slots])
         return packed
@@ -267,7 +305,8 @@ class EpisodeStore:
             "terminated": StateArray.of(self._terminated[slots]),
             "truncated": StateArray.of(self._truncated[slots]),
             **{f"segments/{name}": StateArray.of(array[slots]) for name, array in self._per_segment.items()},
-        } | {f"frames/{name}": array for name, array in self._frame_arrays(slots).items()}
+            **{f"{VALUES}{name}": ring.state_array(slots) for name, ring in self._sparse.items()},
+        } | prefixed("frames", self._frame_arrays(slots))
 
     def _frame_arrays(self, slots: NDArray[np.int64]) -> dict[str, StateArray]:
         rows = self._rows(slots)
@@ -276,7 +315,7 @@ class EpisodeStore:
     def _rows(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of all frames of the episodes in `slots` (n,)."""
         n_frames = self.lengths[slots].astype(np.int64) + 1
-        return np.arange(n_frames.sum()) + np.repeat(self._starts[slots] - begins(n_frames), n_frames)
+        return np.arange(n_frames.sum()) + np.repeat(self._space.starts[slots] - begins(n_frames), n_frames)
 
     def check_state(self, reader: ArrayReader, held: int) -> None:
         """Raise `CheckpointError` unless the arrays could come from `state_arrays` for `held` slots."""
@@ -289,6 +328,27 @@ class EpisodeStore:
             reader.expect(f"segments/{name}", array.dtype, (held, *array.shape[1:]))
         for name, (item, dtype) in self._stored.items():
             reader.expect(f"frames/{name}", dtype, (int(lengths.sum()) + held, *item))
+        for name, ring in self._sparse.items():
+            ring.check_state(reader, f"{VALUES}{name}", self._saved_bits(reader, name))
+
+    def item_arrays(self) -> dict[str, StateArray]:
+        """Return the shape of a frame of each sparse field, which its bits and values do not tell."""
+        return {f"{ITEMS}{name}": StateArray.of(np.array(ring.item)) for name, ring in self._sparse.items()}
+
+    def check_items(self, reader: ArrayReader) -> None:
+        """Raise `CheckpointError` unless the frames of sparse fields have the shapes of those here."""
+        for name, ring in self._sparse.items():
+            item = reader.read(f"{ITEMS}{name}", np.int64, (len(ring.item),))
+            if tuple(item.tolist()) != ring.item:
+                raise CheckpointError(f"{ITEMS}{name}: expected {ring.item}, got {tuple(item.tolist())}")
+
+    def _saved_bits(self, reader: ArrayReader, name: str) -> NDArray[np.uint16]:
+        frames = f"frames/{name}"
+        return reader.read(frames, BITS, (reader.length(frames), self._sparse[name].groups))
+
+    def n_values(self, reader: ArrayReader, name: str, n_frames: int) -> int:
+        """Return how many values of a saved sparse field belong to its first `n_frames` frames."""
+        return int(self._sparse[name].count(self._saved_bits(reader, name)[:n_frames]).sum())
 
     def load_state(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
         """Load checked arrays into `slots` (n,); all other episodes are gone."""
@@ -304,6 +364,15 @@ class EpisodeStore:
         rows = self._loaded_rows(slots)
         for name, array in self.arrays.items():
             load_rows(reader, f"frames/{name}", array, rows, overwrites)
+        for name, ring in self._sparse.items():
+            ring.load_state(reader, f"{VALUES}{name}", slots, self._values_of(name, slots), overwrites)
+
+    def _values_of(self, name: str, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of values (n,) of the episodes in `slots` (n,), according to their bits."""
+        if not len(slots):
+            return np.zeros(0, np.int64)
+        of_frames = self._sparse[name].count(self.arrays[name][self._rows(slots) % self._space.size])
+        return np.add.reduceat(of_frames, begins(self.lengths[slots].astype(np.int64) + 1))
 
     def _loaded_rows(self, slots: NDArray[np.int64]) -> slice | NDArray[np.int64]:
         """Return the rows of all frames of the episodes in `slots` (n,), which were just placed."""
@@ -312,89 +381,7 @@ class EpisodeStore:
     def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
         """Return one sentence for each inconsistency of the episodes in `slots` (n,); none if all is well."""
         lengths, limit = self.lengths[slots], self.limit
-        return [f"a length is not in 1 … {limit}: {lengths}"] if ((lengths < 1) | (lengths > limit)).any() else []
-
-
-class PackedEpisodeStore(EpisodeStore):
-    """Memory for episodes that leave in the order of insertion; its size follows their real lengths.
-
-    The frames of all episodes lie back to back in one ring, which is extended by a quarter while it is too small
-    for `capacity` episodes. On a disk, space for `capacity` full-length episodes is allocated at once.
-
-    Args:
-        spec: as for `EpisodeStore`.
-        capacity: slots.
-        folder: as for `allocate`.
-    """
-
-    def __init__(self, spec: EnvSpec | ExperienceSchema, capacity: int, *, folder: str | Path | None = None) -> None:
-        self._growing: dict[str, GrowingArray] = {}
-        first = capacity if folder is not None else min(capacity, FIRST_EPISODES)
-        super().__init__(spec, capacity, folder=folder, n_frames=first * (schema_of(spec).limit + 1))
-        self._head = 0  # where the next frame goes
-        self._used = 0  # frames of the episodes held
-
-    def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:
-        if self._folder is not None:
-            return super()._allocate(n_frames)
-        self._n_frames = n_frames
-        if not self._growing:
-            self._growing = {name: GrowingArray(*stored) for name, stored in self._stored.items()}
-        return {name: growing.extended(n_frames) for name, growing in self._growing.items()}
-
-    def release(self) -> None:
-        super().release()
-        self._growing = {}
-
-    def _place(self, slot: int, n_frames: int) -> int:
-        leaving = int(self.lengths[slot])
-        self._used -= leaving + 1 if leaving else 0
-        if self._used + n_frames > self._n_frames:
-            self._grow(self._used + n_frames)
-        start = self._starts[slot] = self._head
-        self._head = (start + n_frames) % self._n_frames
-        self._used += n_frames
-        return start
-
-    def _grow(self, needed: int) -> None:
-        """Extend the ring to `needed` frames, or by a quarter if that many can be used.
-
-        The head passes over the whole ring, so unneeded frames cost memory, too.
-        """
-        tail, size = (self._head - self._used) % self._n_frames, self._n_frames
-        around = max(self._used - (size - tail), 0)  # frames at the beginning, which follow those at the end
-        self.arrays = {}  # with a reference to it, an array would be copied
-        self.arrays = self._allocate(max(needed, min(size + size // 4, self.capacity * (self.limit + 1))))
-        moved = min(around, self._n_frames - size)
-        for array in self.arrays.values():
-            array[size : size + moved] = array[:moved]
-            array[: around - moved] = array[moved:around]
-        if around:
-            self._starts = np.where(self._starts < tail, (self._starts + size) % self._n_frames, self._starts)
-        self._head = (tail + self._used) % self._n_frames
-
-    def _frame_arrays(self, slots: NDArray[np.int64]) -> dict[str, StateArray]:
-        used = int(self.lengths[slots].sum()) + len(slots)
-        first = int(self._starts[slots[0]]) if used else 0
-        until_end = min(used, self._n_frames - first)
-        rest = used - until_end
-        return {
-            name: StateArray.of(array[first : first + until_end], array[:rest], announced=True)
-            for name, array in self.arrays.items()
-        }
-
-    def load_state(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
-        self._head = self._used = 0
-        super().load_state(reader, slots, overwrites)
-
-    def _loaded_rows(self, slots: NDArray[np.int64]) -> slice:
-        return slice(self._used)
-
-    def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
-        wrong, n_frames = super().check_valid(slots), self.lengths[slots].astype(np.int64) + 1
-        if n_frames.sum() != self._used or self._used > self._n_frames:
-            wrong.append(f"{n_frames.sum()} frames are held, but {self._used} of {self._n_frames} are counted")
-        starts = (self._head - self._used + begins(n_frames)) % self._n_frames
-        if (self._starts[slots] != starts).any():
-            wrong.append(f"episodes should start at frames {starts}, they start at {self._starts[slots]}")
+        wrong = [f"a length is not in 1 … {limit}: {lengths}"] if ((lengths < 1) | (lengths > limit)).any() else []
+        for name, ring in self._sparse.items():
+            wrong += [f"{name}: {sentence}" for sentence in ring.check_valid(slots, self._values_of(name, slots))]
         return wrong

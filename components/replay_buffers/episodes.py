@@ -7,13 +7,14 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import StateArray
+from components.checkpoints.array_file import ArrayReader, StateArray
 from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
 from components.policies.base import EpisodeBatch
 from components.replay_buffers.buffer import Buffer, IndexT, Prioritized, PriorityOptions, Table, make_priorities
-from components.replay_buffers.episode_store import Episodes, EpisodeStore, PackedEpisodeStore
+from components.replay_buffers.episode_store import ITEMS, VALUES, Episodes, EpisodeStore
 from components.replay_buffers.federated import ClientSample
+from components.replay_buffers.packed_episode_store import PackedEpisodeStore
 from components.replay_buffers.ring import PrioritizedRing, QueueRing, Ring
 from components.replay_buffers.rows import Field
 from components.replay_buffers.segments import Segment, begins
@@ -58,7 +59,7 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         store: memory of the episodes.
     """
 
-    ignored: ClassVar[tuple[str, ...]] = ("frames/", "segments/")
+    ignored: ClassVar[tuple[str, ...]] = ("frames/", "segments/", VALUES, ITEMS)
 
     def __init__(self, index: IndexT, store: EpisodeStore) -> None:
         super().__init__(index, store)
@@ -147,6 +148,13 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
     def _slots(self) -> NDArray[np.int64]:
         return self._index.order
 
+    def _state_arrays(self) -> dict[str, StateArray]:
+        return super()._state_arrays() | self._store.item_arrays()
+
+    def _check_state(self, reader: ArrayReader) -> None:
+        self._store.check_items(reader)
+        super()._check_state(reader)
+
     def check_valid(self) -> list[str]:
         return super().check_valid() + self._store.check_valid(self._slots)
 
@@ -168,15 +176,20 @@ class EpisodeRing(EpisodeBuffer[RingT]):
         """Return the arrays of the episodes with these numbers, which are held."""
         return self._store.state_arrays(np.arange(items.start, items.stop) % self.capacity)
 
-    def rows_of(self, name: str, lengths: NDArray[np.int32]) -> int:
-        """Return how many rows of an array of `part_arrays` belong to episodes of these lengths."""
-        return len(lengths) + (int(lengths.sum()) if name.startswith("frames/") else 0)
+    def rows_of(self, name: str, part: ArrayReader, items: int) -> int:
+        """Return how many rows of an array of a part belong to its first `items` episodes."""
+        n_frames = items + int(part.read("lengths", np.int32, (part.length("lengths"),))[:items].sum())
+        if name.startswith(VALUES):
+            return self._store.n_values(part, name.removeprefix(VALUES), n_frames)
+        return n_frames if name.startswith("frames/") else items
 
 
 class EpisodeReplay(EpisodeRing[Ring]):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as in PyMARL.
 
-    Memory follows the real lengths: an episode needs memory for its own frames, at most twice, and no padding.
+    Memory follows the real lengths: an episode needs memory for its own frames, at most twice, and no padding. Sparse
+    fields, such as the observations and states of a team, need memory for the numbers that are not zero, and a bit for
+    each number.
 
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.

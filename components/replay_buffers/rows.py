@@ -96,6 +96,11 @@ class RowStore:
         self._batches = BatchMemory()
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of memory for items."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
     def batch_fields(self) -> dict[str, Field]:
         """Fields of the rows of a batch, by name."""
         fields, window = dict(self.fields), self.window

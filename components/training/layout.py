@@ -11,7 +11,7 @@ from components.monitor import Monitor
 from components.orchestrator import Orchestrator
 from components.policies.devices import gpus_of, require
 from components.proxies import plan_proxies
-from components.replay_buffers import FederatedReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
+from components.replay_buffers import FederatedReplay, PrioritizedEpisodeReplay, SampleToInsertRatio, sparse_ring
 from components.rollout import ActingFactory
 from components.rounds import Rounds
 from components.schedule import LinearSchedule
@@ -100,6 +100,7 @@ def lay_out(
     topology.before_start(partial(require, learner.device), everywhere=False)  # the learner is on the head
     topology.before_start(partial(trackers.check, track), everywhere=False)
     topology.before_start(made.prepare)
+    topology.before_start(sparse_ring.loops)  # of the replay buffer
     if learner.compiled:
         topology.before_start(policies.prepare)
     node = topology.node("learner", gpus=gpus_of(learner.device))

@@ -312,8 +312,8 @@ def episodes(capacity=5, kind=EpisodeReplay, **sizes):
          "alpha: expected 0.7, got 0.6"),
         (episodes, lambda: episodes(6), "capacity: expected 6, got 5"),
         (episodes, lambda: episodes(episode_limit=2), "lengths: expected 1 to 2 steps each, got [1 2 3]"),
-        (episodes, lambda: episodes(n_agents=3), "frames/obs: expected float32 of shape (9, 3, 4), got float32"),
-        (episodes, lambda: episodes(state_size=1), "frames/state: expected float32 of shape (9, 1), got float32"),
+        (episodes, lambda: episodes(n_agents=3), "items/obs: expected (3, 4), got (2, 4)"),
+        (episodes, lambda: episodes(state_size=1), "items/state: expected (1,), got (5,)"),
         (episodes, rows, "kind: expected 'Transitions', got 'EpisodeReplay'"),
         (lambda: SampleToInsertRatio(1, 1, 1), rows, "kind: expected 'Transitions', got 'SampleToInsertRatio'"),
     ],
@@ -338,7 +338,7 @@ def test_what_was_saved_of_another_layout_is_refused_by_name(make_episodes, tmp_
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("format", np.array(2), "format: this version reads format 3 only, got format 2"),
+        ("format", np.array(2), "format: this version reads format 4 only, got format 2"),
         ("inserted", np.array(-1), "inserted: expected 0 to …, got -1"),
         ("inserted", np.array(3.0), "inserted: expected int64 of shape (), got float64"),
         ("capacity", np.array([7]), "capacity: expected 7, got int64 of shape (1,)"),

@@ -62,7 +62,7 @@ def test_a_file_of_another_format_is_refused_with_its_format(tmp_path: Path, fol
     for format_, arrays in ((1, {}), (99, {"format": np.array(99)})):  # the first had no number yet
         write_checkpoint(folder / "here.worker.npz", {"values": np.frombuffer(b"{}", np.uint8), **arrays})
         with pytest.raises(
-            UsageError, match=rf"here\.worker\.npz' has format {format_}; this version reads format 3 only"
+            UsageError, match=rf"here\.worker\.npz' has format {format_}; this version reads format 4 only"
         ):
             run_state.find(folder, "here/worker")
 

@@ -12,7 +12,7 @@ from components.replay_buffers import (
     Episodes,
     InvalidExperience,
     PrioritizedEpisodeReplay,
-    episode_store,
+    packed_episode_store,
 )
 from components.replay_buffers.storage import BatchMemory
 from orchestra.actors.arrays import is_frozen
@@ -61,7 +61,7 @@ def assert_is(batch, row, episode):
 )
 def test_what_is_held_is_what_a_list_would_hold(kind, spec, make_episodes, capacity, inserts, seed, first_episodes):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(episode_store, "FIRST_EPISODES", first_episodes)
+        patch.setattr(packed_episode_store, "FIRST_EPISODES", first_episodes)
         replay = kind(spec, capacity)
     model, generator = [], rng(seed)
     for lengths in inserts:
@@ -241,8 +241,10 @@ def test_a_buffer_of_no_size_is_refused(kind, spec):
     ("spoil", "complaint"),
     [
         (lambda store: store.lengths.fill(9), "a length is not in"),
-        (lambda store: setattr(store, "_used", 1), "frames are held, but 1 of"),
-        (lambda store: store._starts.fill(3), "should start at frames"),
+        (lambda store: setattr(store._space, "used", 1), "5 rows are held, but 1 of"),
+        (lambda store: store._space.starts.fill(3), "should start at rows"),
+        (lambda store: setattr(store._sparse["obs"]._space, "used", 1), "obs: 36 rows are held, but 1 of"),
+        (lambda store: store.arrays["obs"].fill(1), r"obs: the bits are those of [2 3] values, [12 24] are held"),
     ],
 )
 def test_spoilt_books_are_reported(kind, spec, make_episodes, spoil, complaint):

@@ -16,7 +16,7 @@ from components.replay_buffers import (
     PrioritizedEpisodeReplay,
     PrioritizedTransitions,
     Transitions,
-    episode_store,
+    packed_episode_store,
 )
 from components.replay_buffers.storage import LINE, BatchMemory, GrowingArray, allocate, empty, freeze
 
@@ -191,22 +191,24 @@ def test_a_system_that_moves_no_pages_copies_the_rows(monkeypatch):
 
 
 def test_what_is_being_saved_does_not_change_while_the_buffer_grows(spec, make_episodes, monkeypatch):
-    monkeypatch.setattr(episode_store, "FIRST_EPISODES", 1)
+    monkeypatch.setattr(packed_episode_store, "FIRST_EPISODES", 1)
     replay = EpisodeReplay(spec, 40)
     replay.insert(Episodes(**make_episodes([6])))
-    saved = replay._store.state_arrays(np.arange(1))["frames/obs"]
-    expected = [part.copy() for part in saved.pieces]
+    arrays = replay._store.state_arrays(np.arange(1))
+    saved = [part for name in ("frames/available", "frames/obs", "values/obs") for part in arrays[name].pieces]
+    expected = [part.copy() for part in saved]
     for i in range(20):
         replay.insert(Episodes(**make_episodes([6, 5], first=1 + 2 * i)))
     assert replay.check_valid() == []
-    for part, before in zip(saved.pieces, expected, strict=True):
+    for part, before in zip(saved, expected, strict=True):
         np.testing.assert_array_equal(part, before)
 
 
 def test_memory_for_episodes_is_at_most_a_quarter_more_than_they_need(spec, make_episodes, monkeypatch):
-    monkeypatch.setattr(episode_store, "FIRST_EPISODES", 1)
+    monkeypatch.setattr(packed_episode_store, "FIRST_EPISODES", 1)
     replay = EpisodeReplay(spec, 40)
     for i in range(60):  # often round the ring
         replay.insert(Episodes(**make_episodes([3, 3], first=2 * i)))
-    of_a_frame = replay.n_bytes / replay._store._n_frames
-    assert replay.n_bytes <= 1.25 * 40 * 4 * of_a_frame
+    frames, obs = replay._store._space, replay._store._sparse["obs"]._space
+    assert frames.used <= frames.size <= 1.25 * frames.used
+    assert obs.used <= obs.size <= 1.25 * obs.used

@@ -1,0 +1,66 @@
+"""Places in a ring: rows that are taken at its head, and given back at its tail."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class RingSpace:
+    """The places of the items of a buffer, each of consecutive rows, in arrays that share them.
+
+    Args:
+        slots: number of slots; each holds an item or none.
+        size: rows of the arrays.
+    """
+
+    def __init__(self, slots: int, size: int) -> None:
+        self.size = size
+        self.used = 0
+        """Rows that are taken."""
+        self.starts = np.zeros(slots, np.int64)
+        """First row of the item in each slot, (slots,)."""
+        self._head = 0
+
+    def take(self, slot: int, n: int) -> int:
+        """Take `n` rows for the item of a slot; return the first. There has to be room."""
+        start = self.starts[slot] = self._head
+        self._head = (start + n) % self.size
+        self.used += n
+        return start
+
+    def give_back(self, n: int) -> None:
+        """Give back the `n` rows that were taken first."""
+        self.used -= n
+
+    def clear(self) -> None:
+        """Give back all rows."""
+        self._head = self.used = 0
+
+    def parts(self, start: int, n: int) -> list[slice]:
+        """Return `n` rows from row `start` on: as one slice, or as two if they go on at the ring's beginning."""
+        until_end = min(n, self.size - start)
+        return [slice(start, start + until_end), *([slice(n - until_end)] if until_end < n else [])]
+
+    def extend(self, size: int, arrays: Iterable[NDArray[Any]]) -> None:
+        """Extend the ring to the `size` rows that all `arrays` now have: rows after its old end follow that end."""
+        tail, old = (self._head - self.used) % self.size, self.size
+        around = max(self.used - (old - tail), 0)  # rows at the beginning, which follow those at the end
+        moved = min(around, size - old)
+        for array in arrays:
+            array[old : old + moved] = array[:moved]
+            array[: around - moved] = array[moved:around]
+        if around:
+            self.starts[:] = np.where(self.starts < tail, (self.starts + old) % size, self.starts)
+        self.size, self._head = size, (tail + self.used) % size
+
+    def check_valid(self, slots: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
+        """Return one sentence for each inconsistency of items in `slots` (n,), oldest first, of `counts` (n,) rows."""
+        wrong = []
+        if counts.sum() != self.used or self.used > self.size:
+            wrong.append(f"{counts.sum()} rows are held, but {self.used} of {self.size} are counted")
+        starts = (self._head - self.used + np.cumsum(counts) - counts) % self.size
+        if (self.starts[slots] != starts).any():
+            wrong.append(f"items should start at rows {starts}, they start at {self.starts[slots]}")
+        return wrong

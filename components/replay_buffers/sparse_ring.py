@@ -1,0 +1,174 @@
+"""Memory for one field of frames of which many numbers are zero: a ring of the others.
+
+The bits that tell which numbers of a frame are zero lie beside the other arrays of frames (`kernel/sparse.py`).
+
+Shapes: F frames, G groups of bits of a frame, V values, E segments.
+"""
+
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
+from components.replay_buffers.kernel import LANES
+from components.replay_buffers.ring_space import RingSpace
+from components.replay_buffers.storage import GrowingArray, Overwrites, allocate, announce
+
+Bits = NDArray[np.uint16]
+
+
+def loops() -> Any:
+    """Return the module with the loops of sparse fields, compiled: now, if they were not on this machine yet."""
+    from components.replay_buffers.kernel import sparse
+
+    sparse.prepare()
+    return sparse
+
+
+class SparseRing:
+    """The numbers other than zero of one field, for the episodes of a buffer, which leave in the order of insertion.
+
+    Memory follows their number: it is extended by a quarter while it is too small. On a disk, space for full-length
+    episodes without a zero is allocated at once.
+
+    Args:
+        item: shape of a frame.
+        dtype: of a number, 4 bytes wide.
+        slots: number of episodes.
+        frames: frames of the longest episode.
+        folder: as for `allocate`.
+    """
+
+    def __init__(
+        self, item: tuple[int, ...], dtype: np.dtype[Any], slots: int, frames: int, folder: str | Path | None
+    ) -> None:
+        self.item, self.dtype, self._n = item, dtype, prod(item)
+        self.groups = -(-self._n // LANES)
+        """G."""
+        self._most = slots * frames * self._n
+        self._growing = None if folder is not None else GrowingArray((), dtype)
+        first = self._most if folder is not None else frames * self._n
+        self.values = self._allocate(first, folder)
+        """The ring, (V,)."""
+        self._space = RingSpace(slots, first)
+        self._counts = np.zeros(slots, np.int64)
+        self._encoded = np.empty(frames * self._n + LANES, np.uint32)
+
+    @cached_property
+    def _kernel(self) -> Any:
+        """The compiled loops. The plan of a run has buffers, too, for which numba is not imported."""
+        return loops()
+
+    def _allocate(self, n: int, folder: str | Path | None = None) -> NDArray[Any]:
+        return allocate((n,), self.dtype, folder) if self._growing is None else self._growing.extended(n)
+
+    def write(self, slot: int, frames: NDArray[Any], bits: Bits, overwrites: Overwrites) -> None:
+        """Write an episode to a slot, in place of the oldest one if there is one in it.
+
+        Args:
+            slot: the slot.
+            frames: (F, *item).
+            bits: (F, G), filled.
+            overwrites: as for `EpisodeStore.write`.
+        """
+        numbers = np.ascontiguousarray(frames).reshape(len(frames), self._n).view(np.uint32)
+        n = self._kernel.encode(numbers, bits, self._encoded)
+        self._take(slot, n)
+        values, copied = self._encoded.view(self.dtype), 0
+        parts = self._space.parts(int(self._space.starts[slot]), n)
+        if overwrites is not None:
+            announce(overwrites, [self.values], *parts)
+        for part in parts:
+            into = self.values[part]
+            into[:] = values[copied : copied + len(into)]
+            copied += len(into)
+
+    def _take(self, slot: int, n: int) -> None:
+        """Take `n` places for the new episode of a slot, and extend the ring if it has not as many."""
+        self._space.give_back(int(self._counts[slot]))
+        needed, size = self._space.used + n, self._space.size
+        if needed > size:
+            self.values = np.empty(0, self.dtype)  # with a reference to it, the array would be copied
+            self.values = self._allocate(max(needed, min(size + size // 4, self._most)))
+            self._space.extend(len(self.values), [self.values])
+        self._space.take(slot, n)
+        self._counts[slot] = n
+
+    def read(
+        self,
+        bits: Bits,
+        starts: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        to: NDArray[np.int64],
+        out: NDArray[Any],
+    ) -> None:
+        """Fill rows of `out` with frames of episodes.
+
+        Args:
+            bits: (…, G), the bits of all frames, a ring.
+            starts: (E,), rows of `bits` where the episodes begin.
+            slots: (E,), their slots.
+            firsts: (E,), the first frame wanted of each.
+            counts: (E,), how many frames are wanted.
+            to: (E,), the first row of each in `out`.
+            out: (…, *item), contiguous.
+        """
+        segments = np.array([to, starts, self._space.starts[slots], firsts, counts]).T
+        numbers = out.reshape(len(out), self._n).view(np.uint32)
+        self._kernel.decode(bits, self.values.view(np.uint32), np.ascontiguousarray(segments), numbers)
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def state_array(self, slots: NDArray[np.int64]) -> StateArray:
+        """Return the values of the episodes in `slots` (n,), which were inserted in this order."""
+        start = int(self._space.starts[slots[0]]) if len(slots) else 0
+        parts = self._space.parts(start, int(self._counts[slots].sum()))
+        return StateArray.of(*(self.values[part] for part in parts), announced=True)
+
+    def count(self, bits: Bits) -> NDArray[np.int64]:
+        """Return the number of values (F,) of frames with these `bits` (F, G)."""
+        counts = np.zeros(len(bits), np.int64)
+        self._kernel.count(np.ascontiguousarray(bits), counts)
+        return counts
+
+    def check_state(self, reader: ArrayReader, name: str, bits: Bits) -> None:
+        """Raise `CheckpointError` unless an array could come from `state_array`, of frames with these `bits` (F, G)."""
+        if (bits[:, -1].astype(np.int64) >> (self._n - (self.groups - 1) * LANES)).any():
+            raise CheckpointError(f"{name}: expected no bits beyond the {self._n} numbers of a frame")
+        reader.expect(name, self.dtype, (int(self.count(bits).sum()),))
+
+    def load_state(
+        self,
+        reader: ArrayReader,
+        name: str,
+        slots: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        overwrites: Overwrites,
+    ) -> None:
+        """Load a checked array into `slots` (n,), of `counts` (n,) values each; all other episodes are gone."""
+        self._space.clear()
+        self._counts[:] = 0
+        for slot, n in zip(slots.tolist(), counts.tolist(), strict=True):
+            self._take(slot, n)
+        used = self._space.used
+        if overwrites is not None:
+            announce(overwrites, [self.values], slice(used))
+        self.values[:used] = reader.read(name, self.dtype, (used,))
+
+    def check_valid(self, slots: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
+        """Return one sentence for each inconsistency of the episodes in `slots` (n,), oldest first.
+
+        Args:
+            slots: all slots that hold an episode.
+            counts: (n,), the number of values of each according to its bits.
+        """
+        wrong = self._space.check_valid(slots, self._counts[slots])
+        if (self._counts[slots] != counts).any():
+            wrong.append(f"the bits are those of {counts} values, {self._counts[slots]} are held")
+        return wrong

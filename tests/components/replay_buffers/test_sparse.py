@@ -1,0 +1,240 @@
+"""Fields of which many numbers are zero: what comes back is what went in, bit for bit, and needs less memory."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.checkpoints.array_file import CheckpointError
+from components.checkpoints.snapshot import Snapshot
+from components.envs.base import EnvSpec
+from components.experience import ExperienceSchema, FieldSpec
+from components.replay_buffers import (
+    EpisodeReplay,
+    Episodes,
+    EpisodeTable,
+    FifoSelector,
+    PrioritizedEpisodeReplay,
+    UniformSelector,
+    open_checkpoint,
+    packed_episode_store,
+)
+from components.replay_buffers.kernel import LANES
+from components.replay_buffers.kernel import sparse as kernel
+
+LIMIT = 5
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def some_zeros(generator, shape, share):
+    """Return numbers of any bits, of which about a share is not zero."""
+    bits = generator.integers(1, 1 << 32, shape, dtype=np.uint32)
+    return np.where(generator.random(shape) < share, bits, np.uint32(0))
+
+
+# The code -------------------------------------------------------------------------------------------------------------
+
+shapes = st.tuples(st.integers(1, 6), st.sampled_from([1, 2, LANES - 1, LANES, LANES + 1, 3 * LANES, 3 * LANES + 5]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(shape=shapes, share=st.sampled_from([0.0, 0.1, 0.5, 1.0]), skipped=st.integers(0, 5), seed=st.integers(0, 99))
+def test_numbers_that_were_encoded_are_decoded_from_anywhere_in_the_rings(shape, share, skipped, seed):
+    generator, (frames, n), groups = rng(seed), shape, -(-shape[1] // LANES)
+    numbers = some_zeros(generator, shape, share)
+    bits, values = np.zeros((frames, groups), np.uint16), np.zeros(numbers.size + LANES, np.uint32)
+    n_values = kernel.encode(numbers, bits, values)
+
+    told = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :n] != 0
+    np.testing.assert_array_equal(told, numbers != 0)
+    np.testing.assert_array_equal(values[:n_values], numbers[numbers != 0])
+    counts = np.zeros(frames, np.int64)
+    kernel.count(bits, counts)
+    np.testing.assert_array_equal(counts, (numbers != 0).sum(1))
+
+    begin, start = generator.integers(0, n_values + 3), generator.integers(0, frames + 2)
+    values_ring, bits_ring = np.full(n_values + 3, 7, np.uint32), np.full((frames + 2, groups), 7, np.uint16)
+    values_ring[(begin + np.arange(n_values)) % len(values_ring)] = values[:n_values]
+    bits_ring[(start + np.arange(frames)) % len(bits_ring)] = bits
+    before = min(skipped, frames)
+    out = np.full((frames - before + 2, n), 9, np.uint32)
+    kernel.decode(bits_ring, values_ring, np.array([[1, start, begin, before, frames - before]]), out)
+    np.testing.assert_array_equal(out[1:-1], numbers[before:])
+    assert (out[[0, -1]] == 9).all(), "no other row is written"
+
+
+def test_a_full_ring_is_read_to_its_last_value():
+    numbers, bits = np.arange(1, LANES + 1, dtype=np.uint32)[None], np.zeros((1, 1), np.uint16)
+    values = np.zeros(2 * LANES, np.uint32)
+    assert kernel.encode(numbers, bits, values) == LANES
+    out = np.zeros((1, LANES), np.uint32)
+    kernel.decode(bits, values[:LANES].copy(), np.array([[0, 0, 0, 0, 1]]), out)
+    np.testing.assert_array_equal(out, numbers)
+
+
+# Buffers --------------------------------------------------------------------------------------------------------------
+
+
+def schema(obs=(2, 9), *, sparse=True, limit=LIMIT):
+    return ExperienceSchema(
+        obs[0],
+        limit,
+        (
+            ("obs", FieldSpec(obs[1:], "float32", "frame", agents=True, sparse=sparse)),
+            ("count", FieldSpec((3,), "int32", "frame", sparse=sparse)),
+            ("reward", FieldSpec()),
+        ),
+    )
+
+
+def made(generator, lengths, obs=(2, 9), share=0.4):
+    frames, steps = sum(lengths) + len(lengths), sum(lengths)
+    return {
+        "obs": some_zeros(generator, (frames, *obs), share).view(np.float32),
+        "count": some_zeros(generator, (frames, 3), share).view(np.int32),
+        "reward": generator.normal(size=steps).astype(np.float32),
+        "terminated": generator.random(len(lengths)) < 0.5,
+        "lengths": np.array(lengths, np.int32),
+    }
+
+
+def by_episode(arrays, name):
+    ends = np.cumsum(arrays["lengths"].astype(int) + 1)
+    return np.split(arrays[name], ends[:-1])
+
+
+lengths = st.lists(st.lists(st.integers(1, LIMIT), min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    capacity=st.integers(1, 7),
+    inserts=lengths,
+    share=st.sampled_from([0.0, 0.1, 0.9]),
+    rollout=st.integers(1, LIMIT + 1),
+    seed=st.integers(0, 99),
+)
+def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, rollout, seed):
+    generator = rng(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_episode_store, "FIRST_EPISODES", 1)
+        replay = PrioritizedEpisodeReplay(schema(), capacity)
+    held = {"obs": [], "count": []}
+    for some in inserts:  # often round the ring, which grows meanwhile
+        arrays = made(generator, some, share=share)
+        replay.insert(Episodes(**arrays))
+        held = {name: [*held[name], *by_episode(arrays, name)][-capacity:] for name in held}
+        assert replay.check_valid() == []
+    oldest = replay.inserted - len(replay)
+    drawn = replay.sample_rollouts(len(replay), rollout, generator)
+    for i, (serial, first) in enumerate(zip(drawn.generations.tolist(), drawn.firsts.tolist(), strict=True)):
+        n = int(drawn.batch.lengths[i]) + 1
+        for name, episodes in held.items():
+            expected = episodes[serial - oldest][first : first + n]
+            assert drawn.batch[name][i, :n].tobytes() == expected.tobytes()
+            assert not drawn.batch[name][i, n:].view(np.uint32).any()
+
+
+def test_minus_zero_nan_and_subnormal_numbers_are_kept():
+    arrays = made(rng(), [1])
+    arrays["obs"][:] = np.array([-0.0, np.nan, 1e-42, 0.0, -np.inf, 1.0, 0.0, 0.0, -1e-45], np.float32)
+    replay = EpisodeReplay(schema(), 2)
+    replay.insert(Episodes(**arrays))
+    assert replay.sample(1, rng()).batch["obs"].tobytes() == arrays["obs"].tobytes()
+
+
+def test_memory_is_that_of_the_numbers_that_are_not_zero():
+    replays = [EpisodeReplay(schema((8, 64), sparse=sparse, limit=20), 64) for sparse in (True, False)]
+    for i in range(20):
+        arrays = made(rng(i), [20] * 10, (8, 64), share=0.25)
+        for replay in replays:
+            replay.insert(Episodes(**arrays))
+    sparse, dense = (replay.n_bytes for replay in replays)
+    assert 0.25 + 1 / 32 < sparse / dense < 1.25 * (0.26 + 1 / 32)
+
+
+def test_a_buffer_on_a_disk_and_one_in_memory_load_each_other_s_states(tmp_path):
+    generator = rng()
+    one, other = EpisodeReplay(schema(), 4), EpisodeReplay(schema(), 4, folder=tmp_path)
+    for some in ([3, 5], [2, 1, 4], [5]):
+        one.insert(Episodes(**made(generator, some)))
+    one.save(tmp_path / "state", packed=True)
+    other.load(tmp_path / "state")
+    assert other.check_valid() == []
+    for name, array in one.state().items():
+        assert other.state()[name].tobytes() == array.tobytes()
+    batches = [replay.sample(4, rng(1)).batch for replay in (one, other)]
+    assert batches[0]["obs"].tobytes() == batches[1]["obs"].tobytes()
+    other.insert(Episodes(**made(generator, [4, 4])))
+    assert other.check_valid() == []
+
+
+def test_a_snapshot_keeps_values_that_are_overwritten_meanwhile(tmp_path):
+    generator = rng()
+    replay = EpisodeReplay(schema(), 3)
+    replay.insert(Episodes(**made(generator, [3, 4, 5])))
+    before = replay.state()
+    snapshot = Snapshot(replay.state_arrays(), [replay])
+    for _ in range(4):
+        replay.insert(Episodes(**made(generator, [5, 2, 1])))
+    snapshot.write(tmp_path / "state")
+    with open_checkpoint(tmp_path / "state") as reader:
+        for name, array in before.items():
+            assert reader.read(name, array.dtype, array.shape).tobytes() == array.tobytes()
+
+
+def _bits_beyond(state):
+    state["frames/count"][0] |= 1 << 3
+
+
+def _one_value_less(state):
+    state["values/obs"] = state["values/obs"][:-1]
+
+
+def _another_shape(state):
+    state["items/obs"] = np.array([9, 2])
+
+
+def _no_bits(state):
+    del state["frames/obs"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_bits_beyond, r"values/count: expected no bits beyond the 3 numbers of a frame"),
+        (_one_value_less, r"values/obs: expected float32 of shape \(\d+,\), got float32 of shape \(\d+,\)"),
+        (_another_shape, r"items/obs: expected \(2, 9\), got \(9, 2\)"),
+        (_no_bits, r"frames/obs: expected an array of this name"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused_and_nothing_changes(spoil, message):
+    replay = EpisodeReplay(schema(), 3)
+    replay.insert(Episodes(**made(rng(), [3, 4])))
+    state = replay.state()
+    spoil(state)
+    other = EpisodeReplay(schema(), 3)
+    other.insert(Episodes(**made(rng(1), [2])))
+    before = other.state()
+    with pytest.raises(CheckpointError, match=message):
+        other.restore(state)
+    assert {name: array.tobytes() for name, array in other.state().items()} == {
+        name: array.tobytes() for name, array in before.items()
+    }
+
+
+def test_observations_and_states_of_a_team_are_sparse():
+    spec = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
+    assert [name for name, field in spec.schema.fields if field.sparse] == ["obs", "state"]
+    assert set(EpisodeReplay(spec, 2)._store._sparse) == {"obs", "state"}
+    table = EpisodeTable(spec, 2, sampler=UniformSelector(2), remover=FifoSelector(2))
+    assert table._store._sparse == {}, "episodes of a table leave in any order"
+
+
+@pytest.mark.parametrize(("dtype", "per"), [("float64", "frame"), ("uint8", "frame"), ("float32", "step")])
+def test_a_sparse_field_has_four_bytes_a_number_and_belongs_to_frames(dtype, per):
+    with pytest.raises(ValueError, match=f"sparse: expected False for {dtype} per {per}, got True"):
+        FieldSpec((3,), dtype, per, sparse=True)
