@@ -12,9 +12,9 @@ because every side works in one thread.
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. Of their observations and states 36 % of the
 numbers are not zero, as where agents explore; two jobs are for episodes without a zero. The floor is `np.take` of
 episodes that are one piece of bytes each, into memory that exists already. One batch of the floor may fit into the
-cache, so this package drops each batch before it draws the next. A learner often holds a batch while the next one is drawn; for that case both
-sides use two batches in turn. A new episode replaces the oldest one, also in the floor. The raw socket sends the bytes
-of such a batch from another process, over a unix socket, for each request byte.
+cache, so this package drops each batch before it draws the next. A learner often holds a batch while the next one is
+drawn; for that case both sides use two batches in turn. A new episode replaces the oldest one, also in the floor. The
+raw socket sends the bytes of such a batch from another process, over a unix socket, for each request byte.
 
 Rounds alternate. Figures are medians over rounds, and ratios medians of ratios within a round.
 """
