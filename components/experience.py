@@ -72,8 +72,9 @@ class FieldSpec:
     high: tuple[float, ...] = ()
     """Upper bound of each entry, likewise."""
     sparse: bool = False
-    """Per frame, and of 4 bytes a number, only: True if many numbers are zero, such as those of agents that are dead. A
-    replay buffer of whole episodes then holds the others alone. Values are restored bit for bit, whatever they are."""
+    """Per frame, and of 4 bytes a number, only: True if most numbers are zero, as those of dead agents are, or equal to
+    those of the frame before. A replay buffer of whole episodes then holds the others alone; it restores all bit for
+    bit."""
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:

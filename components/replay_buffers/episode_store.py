@@ -109,7 +109,7 @@ class EpisodeStore:
         self._batches = BatchMemory()
 
     def _sparse_rings(self) -> dict[str, SparseRing]:
-        """Return the memory of the fields of which only numbers other than zero are held; here of none."""
+        """Return the memory of the fields of which only bits and differences are held; here of none."""
         return {}
 
     def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:

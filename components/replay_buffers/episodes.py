@@ -188,8 +188,8 @@ class EpisodeReplay(EpisodeRing[Ring]):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as in PyMARL.
 
     Memory follows the real lengths: an episode needs memory for its own frames, at most twice, and no padding. Sparse
-    fields, such as the observations and states of a team, need memory for the numbers that are not zero, and a bit for
-    each number.
+    fields, such as the observations and states of a team, need memory for the numbers that differ from those of the
+    frame before, and a bit for each number.
 
     Args:
         spec: the experience schema, or an environment, whose policies then explore with probability ε.

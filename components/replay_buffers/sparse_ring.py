@@ -1,6 +1,6 @@
-"""Memory for one field of frames of which many numbers are zero: a ring of the others.
+"""Memory for one field of frames of which most numbers are zero, or as in the frame before: a ring of the differences.
 
-The bits that tell which numbers of a frame are zero lie beside the other arrays of frames (`kernel/sparse.py`).
+The bits that tell which numbers of a frame differ lie beside the other arrays of frames (`kernel/sparse.py`).
 
 Shapes: F frames, G groups of bits of a frame, V values, E segments.
 """
@@ -30,10 +30,10 @@ def loops() -> Any:
 
 
 class SparseRing:
-    """The numbers other than zero of one field, for the episodes of a buffer, which leave in the order of insertion.
+    """The differences between frames of one field, for the episodes of a buffer, which leave in the order of insertion.
 
     Memory follows their number: it is extended by a quarter while it is too small. On a disk, space for full-length
-    episodes without a zero is allocated at once.
+    episodes in which every number changes is allocated at once.
 
     Args:
         item: shape of a frame.
@@ -57,6 +57,8 @@ class SparseRing:
         self._space = RingSpace(slots, first)
         self._counts = np.zeros(slots, np.int64)
         self._encoded = np.empty(frames * self._n + LANES, np.uint32)
+        self._nothing, self._before = np.zeros((2, self._n), np.uint32)
+        self._nothing.flags.writeable = False
 
     @cached_property
     def _kernel(self) -> Any:
@@ -75,8 +77,9 @@ class SparseRing:
             bits: (F, G), filled.
             overwrites: as for `EpisodeStore.write`.
         """
-        numbers = np.ascontiguousarray(frames).reshape(len(frames), self._n).view(np.uint32)
-        n = self._kernel.encode(numbers, bits, self._encoded)
+        kernel = self._kernel
+        numbers = kernel.read_only(frames).reshape(len(frames), self._n).view(np.uint32)
+        n = kernel.encode(numbers, self._nothing, bits, self._encoded)
         self._take(slot, n)
         values, copied = self._encoded.view(self.dtype), 0
         parts = self._space.parts(int(self._space.starts[slot]), n)
@@ -121,7 +124,7 @@ class SparseRing:
         """
         segments = np.array([to, starts, self._space.starts[slots], firsts, counts]).T
         numbers = out.reshape(len(out), self._n).view(np.uint32)
-        self._kernel.decode(bits, self.values.view(np.uint32), np.ascontiguousarray(segments), numbers)
+        self._kernel.decode(bits, self.values.view(np.uint32), np.ascontiguousarray(segments), self._before, numbers)
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +137,7 @@ class SparseRing:
     def count(self, bits: Bits) -> NDArray[np.int64]:
         """Return the number of values (F,) of frames with these `bits` (F, G)."""
         counts = np.zeros(len(bits), np.int64)
-        self._kernel.count(np.ascontiguousarray(bits), counts)
+        self._kernel.count(self._kernel.read_only(bits), counts)
         return counts
 
     def check_state(self, reader: ArrayReader, name: str, bits: Bits) -> None:

@@ -1,9 +1,13 @@
-"""Sparse frames: a bit for each number of a frame, and the numbers that are not zero, one after the other.
+"""Sparse frames: a bit for each number of a frame that differs from the frame before, and the differences.
 
-Numbers are compared as integers, so every float is restored bit for bit: -0.0 and NaN are not zero.
+The frame before an item's first one is all zeros, so numbers that are zero and stay zero need a bit only. A difference
+is the exclusive or of both numbers' bits: every float is restored bit for bit, -0.0 and NaN, too. A frame can be read
+only after those before it.
 
 Sizes: F frames, N numbers of a frame, G = N / LANES, rounded up, V values, E segments.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +20,37 @@ Numbers = NDArray[np.uint32]
 Bits = NDArray[np.uint16]
 
 
-@compiled
-def encode(numbers: Numbers, bits: Bits, values: Numbers) -> int:
-    """Fill `bits` (F, G) and `values` with those of `numbers` (F, N) that are not zero; return how many they are.
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of an array that is only read: numba compiles a function for those and for others separately."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
-    `values` has room for F N + LANES; what follows the returned number is overwritten with any numbers.
+
+@compiled
+def encode(numbers: Numbers, nothing: Numbers, bits: Bits, values: Numbers) -> int:
+    """Fill `bits` and `values` with the differences in an item; return how many there are.
+
+    Args:
+        numbers: (F, N), read-only.
+        nothing: (N,), zeros, read-only.
+        bits: (F, G), filled.
+        values: room for F N + LANES; what follows the differences is overwritten with any numbers.
     """
     n, n_whole, k = numbers.shape[1], numbers.shape[1] // LANES, 0
     for f in range(len(numbers)):
         of, to = numbers[f], bits[f]
+        before = numbers[f - 1] if f > 0 else nothing
         for g in range(n_whole):
-            word = bits_of(of, g * LANES)
+            word = bits_of(of, before, g * LANES)
             to[g] = word
-            gather_lanes(of, g * LANES, word, values, k)
+            gather_lanes(of, before, g * LANES, word, values, k)
             k += ones(word)
         if n_whole < len(to):
             word = 0
             for j in range(n_whole * LANES, n):
-                values[k] = of[j]
-                if of[j] != 0:
+                values[k] = of[j] ^ before[j]
+                if of[j] != before[j]:
                     word |= 1 << (j - n_whole * LANES)
                     k += 1
             to[n_whole] = word
@@ -43,7 +59,7 @@ def encode(numbers: Numbers, bits: Bits, values: Numbers) -> int:
 
 @compiled
 def count(bits: Bits, counts: NDArray[np.int64]) -> None:
-    """Fill `counts` (F,) with the number of values of each frame."""
+    """Fill `counts` (F,) with the number of values of each frame of `bits` (F, G), which are read-only."""
     for f in range(len(bits)):
         k = 0
         for g in range(bits.shape[1]):
@@ -52,7 +68,7 @@ def count(bits: Bits, counts: NDArray[np.int64]) -> None:
 
 
 @compiled
-def decode(bits: Bits, values: Numbers, segments: NDArray[np.int64], out: Numbers) -> None:
+def decode(bits: Bits, values: Numbers, segments: NDArray[np.int64], before: Numbers, out: Numbers) -> None:
     """Fill rows of `out` (…, N) with frames of segments.
 
     Args:
@@ -60,30 +76,40 @@ def decode(bits: Bits, values: Numbers, segments: NDArray[np.int64], out: Number
         values: (V,), a ring.
         segments: (E, 5), of each segment its first row in `out`, the row of `bits` and the place in `values` where its
             item begins, the frames of the item before it, and its own.
+        before: (N,), overwritten.
         out: filled.
     """
-    n_frames, n_values, n, n_whole = len(bits), len(values), out.shape[1], out.shape[1] // LANES
+    n_frames, k = len(bits), 0
     for s in range(len(segments)):
         to, start, k, n_before, n_own = segments[s]
+        before[:] = 0
         for f in range(n_before):
-            before = bits[(start + f) % n_frames]
-            for g in range(len(before)):
-                k += ones(np.int64(before[g]))
-        k %= n_values
+            k = _apply(bits[(start + f) % n_frames], values, k, before, before)
+        last = before
         for f in range(n_own):
-            own, row = bits[(start + n_before + f) % n_frames], out[to + f]
-            for g in range(len(own)):
-                word = np.int64(own[g])
-                many = ones(word)
-                if g < n_whole and k + many < n_values:
-                    scatter_lanes(values, k, word, row, g * LANES)
-                    k += many
-                    continue
-                for j in range(g * LANES, min((g + 1) * LANES, n)):
-                    row[j] = 0
-                    if (word >> (j - g * LANES)) & 1:
-                        row[j] = values[k]
-                        k = k + 1 if k + 1 < n_values else 0
+            row = out[to + f]
+            k = _apply(bits[(start + n_before + f) % n_frames], values, k, last, row)
+            last = row
+
+
+@compiled
+def _apply(bits: NDArray[np.uint16], values: Numbers, k: int, before: Numbers, out: Numbers) -> int:
+    """Fill `out` (N,) with the frame after `before` (N,), whose values begin at place `k`; return where they end."""
+    n, n_whole, n_values = len(out), len(out) // LANES, len(values)
+    for g in range(len(bits)):
+        word = np.int64(bits[g])
+        many = ones(word)
+        if g < n_whole and k + many < n_values:
+            scatter_lanes(values, k, word, before, out, g * LANES)
+            k += many
+            continue
+        for j in range(g * LANES, min((g + 1) * LANES, n)):
+            number = before[j]
+            if (word >> (j - g * LANES)) & 1:
+                number ^= values[k]
+                k = k + 1 if k + 1 < n_values else 0
+            out[j] = number
+    return k
 
 
 def prepare() -> None:
@@ -92,8 +118,9 @@ def prepare() -> None:
 
 
 def _call() -> None:
-    numbers, values = np.zeros((1, LANES + 1), np.uint32), np.zeros(2 * LANES, np.uint32)
+    n = LANES + 1
+    out, before, values = np.zeros((1, n), np.uint32), np.zeros(n, np.uint32), np.zeros(2 * n, np.uint32)
     bits = np.zeros((1, 2), np.uint16)
-    encode(numbers, bits, values)
-    count(bits, np.zeros(1, np.int64))
-    decode(bits, values, np.zeros((1, 5), np.int64), numbers)
+    encode(read_only(out), read_only(before), bits, values)
+    count(read_only(bits), np.zeros(1, np.int64))
+    decode(bits, values, np.zeros((1, 5), np.int64), before, out)
