@@ -95,14 +95,14 @@ def decode(bits: Bits, values: Numbers, segments: NDArray[np.int64], before: Num
 @compiled
 def _apply(bits: NDArray[np.uint16], values: Numbers, k: int, before: Numbers, out: Numbers) -> int:
     """Fill `out` (N,) with the frame after `before` (N,), whose values begin at place `k`; return where they end."""
-    n, n_whole, n_values = len(out), len(out) // LANES, len(values)
-    for g in range(len(bits)):
+    n, n_values = len(out), len(values)
+    n_whole = n // LANES if k + n < n_values else 0
+    for g in range(n_whole):
         word = np.int64(bits[g])
-        many = ones(word)
-        if g < n_whole and k + many < n_values:
-            scatter_lanes(values, k, word, before, out, g * LANES)
-            k += many
-            continue
+        scatter_lanes(values, k, word, before, out, g * LANES)
+        k += ones(word)
+    for g in range(n_whole, len(bits)):
+        word = np.int64(bits[g])
         for j in range(g * LANES, min((g + 1) * LANES, n)):
             number = before[j]
             if (word >> (j - g * LANES)) & 1:
