@@ -130,7 +130,8 @@ class SparseRing:
 
     def state_array(self, slots: NDArray[np.int64]) -> StateArray:
         """Return the values of the episodes in `slots` (n,), which were inserted in this order."""
-        start = int(self._space.starts[slots[0]]) if len(slots) else 0
+        with_values = slots[self._counts[slots] > 0]
+        start = int(self._space.starts[with_values[0]]) if len(with_values) else 0
         parts = self._space.parts(start, int(self._counts[slots].sum()))
         return StateArray.of(*(self.values[part] for part in parts), announced=True)
 

@@ -23,6 +23,7 @@ from components.replay_buffers import (
 )
 from components.replay_buffers.kernel import LANES
 from components.replay_buffers.kernel import sparse as kernel
+from components.replay_buffers.sparse_ring import SparseRing
 
 LIMIT = 5
 
@@ -140,8 +141,8 @@ def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, ro
         patch.setattr(packed_episode_store, "FIRST_EPISODES", 1)
         replay = PrioritizedEpisodeReplay(schema(), capacity)
     held = {"obs": [], "count": []}
-    for some in inserts:  # often round the ring, which grows meanwhile
-        arrays = made(generator, some, share=share)
+    for some in inserts:  # often round the ring, which grows meanwhile; some episodes have no value at all
+        arrays = made(generator, some, share=generator.choice([0.0, share]))
         replay.insert(Episodes(**arrays))
         held = {name: [*held[name], *by_episode(arrays, name)][-capacity:] for name in held}
         assert replay.check_valid() == []
@@ -153,6 +154,21 @@ def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, ro
             expected = episodes[serial - oldest][first : first + n]
             assert drawn.batch[name][i, :n].tobytes() == expected.tobytes()
             assert not drawn.batch[name][i, n:].view(np.uint32).any()
+    other = PrioritizedEpisodeReplay(schema(), capacity)
+    other.restore(replay.state())
+    assert other.check_valid() == []
+    for name, array in replay.state().items():
+        assert other.state()[name].tobytes() == array.tobytes()
+
+
+def test_an_oldest_episode_without_values_is_saved_with_those_after_it():
+    ring, bits = SparseRing((1,), np.dtype(np.int32), 3, 4, None), np.zeros((4, 1), np.uint16)
+    for slot, changes in (0, 4), (1, 0), (2, 2), (0, 1):  # the ring grows where the one without values begins
+        frames = np.minimum(np.arange(1, 5), changes).astype(np.int32)[:, None]
+        ring.write(slot, frames, bits, None)
+    saved = ring.state_array(np.array([1, 2, 0]))
+    assert np.concatenate(list(saved.pieces)).tolist() == [1, 1 ^ 2, 1]
+    assert ring.check_valid(np.array([1, 2, 0]), np.array([0, 2, 1])) == []
 
 
 def test_minus_zero_nan_and_subnormal_numbers_are_kept():
