@@ -163,11 +163,11 @@ def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, ro
 
 def test_an_oldest_episode_without_values_is_saved_with_those_after_it():
     ring, bits = SparseRing((1,), np.dtype(np.int32), 3, 4, None), np.zeros((4, 1), np.uint16)
-    for slot, changes in (0, 4), (1, 0), (2, 2), (0, 1):  # the ring grows where the one without values begins
-        frames = np.minimum(np.arange(1, 5), changes).astype(np.int32)[:, None]
+    for slot, changes, unit in (0, 4, 1), (1, 0, 1), (2, 2, 10), (0, 1, 7):  # it grows where slot 1 begins
+        frames = (unit * np.minimum(np.arange(1, 5), changes)).astype(np.int32)[:, None]
         ring.write(slot, frames, bits, None)
     saved = ring.state_array(np.array([1, 2, 0]))
-    assert np.concatenate(list(saved.pieces)).tolist() == [1, 1 ^ 2, 1]
+    assert np.concatenate(list(saved.pieces)).tolist() == [10, 10 ^ 20, 7]
     assert ring.check_valid(np.array([1, 2, 0]), np.array([0, 2, 1])) == []
 
 
