@@ -347,7 +347,15 @@ class EpisodeStore:
         return reader.read(frames, BITS, (reader.length(frames), self._sparse[name].groups))
 
     def n_values(self, reader: ArrayReader, name: str, n_frames: int) -> int:
-        """Return how many values of a saved sparse field belong to its first `n_frames` frames."""
+        """Return how many values of a saved sparse field belong to its first `n_frames` frames.
+
+        Raises:
+            CheckpointError: the field is not sparse here, or the bits do not fit.
+        """
+        if name not in self._sparse:
+            raise CheckpointError(
+                f"{VALUES}{name}: expected no array of this name, but those of {sorted(self._sparse)}"
+            )
         return int(self._sparse[name].count(self._saved_bits(reader, name)[:n_frames]).sum())
 
     def load_state(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:

@@ -100,7 +100,7 @@ def lay_out(
     topology.before_start(partial(require, learner.device), everywhere=False)  # the learner is on the head
     topology.before_start(partial(trackers.check, track), everywhere=False)
     topology.before_start(made.prepare)
-    topology.before_start(sparse_ring.loops)  # of the replay buffer
+    topology.before_start(sparse_ring.loops, everywhere=learner.federated)  # where replay buffers are
     if learner.compiled:
         topology.before_start(policies.prepare)
     node = topology.node("learner", gpus=gpus_of(learner.device))

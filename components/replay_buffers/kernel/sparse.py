@@ -79,7 +79,7 @@ def decode(bits: Bits, values: Numbers, segments: NDArray[np.int64], before: Num
         before: (N,), overwritten.
         out: filled.
     """
-    n_frames, k = len(bits), 0
+    n_frames = len(bits)
     for s in range(len(segments)):
         to, start, k, n_before, n_own = segments[s]
         before[:] = 0

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.checkpoints.array_file import CheckpointError
+from components.checkpoints.part_files import PartFiles
 from components.checkpoints.snapshot import Snapshot
 from components.envs.base import EnvSpec
+from components.envs.skirmish.compiling import COMPILED
 from components.experience import ExperienceSchema, FieldSpec
 from components.replay_buffers import (
     EpisodeReplay,
@@ -258,6 +260,29 @@ def test_a_state_that_cannot_be_is_refused_and_nothing_changes(spoil, message):
     assert {name: array.tobytes() for name, array in other.state().items()} == {
         name: array.tobytes() for name, array in before.items()
     }
+
+
+def test_parts_with_a_field_that_is_not_sparse_here_are_refused_by_name(tmp_path):
+    replay = EpisodeReplay(schema(), 3)
+    replay.insert(Episodes(**made(rng(), [3, 4])))
+    PartFiles(replay).save(tmp_path / "state")
+    with pytest.raises(CheckpointError, match=r"values/(obs|count): expected no array of this name, but those of \[\]"):
+        PartFiles(EpisodeReplay(schema(sparse=False), 3)).load(tmp_path / "state")
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_a_buffer_calls_the_loops_with_the_types_that_were_compiled_ahead_of_time(tmp_path):
+    arrays = made(rng(), [3, 4])
+    for array in arrays.values():
+        array.flags.writeable = False  # as in a message
+    for folder in (None, tmp_path):
+        replay = EpisodeReplay(schema(), 3, folder=folder)
+        replay.insert(Episodes(**arrays))
+        replay.sample(2, rng())
+        replay.save(tmp_path / "state", packed=True)
+        replay.load(tmp_path / "state")
+        assert replay.check_valid() == []
+    assert [len(function.signatures) for function in (kernel.encode, kernel.count, kernel.decode)] == [1, 1, 1]
 
 
 def test_observations_and_states_of_a_team_are_sparse():
