@@ -273,9 +273,9 @@ def test_parts_with_a_field_that_is_not_sparse_here_are_refused_by_name(tmp_path
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_a_buffer_calls_the_loops_with_the_types_that_were_compiled_ahead_of_time(tmp_path):
     arrays = made(rng(), [3, 4])
-    for array in arrays.values():
-        array.flags.writeable = False  # as in a message
-    for folder in (None, tmp_path):
+    for folder, writeable in (None, True), (tmp_path, False):
+        for array in arrays.values():
+            array.flags.writeable = writeable  # not in a message
         replay = EpisodeReplay(schema(), 3, folder=folder)
         replay.insert(Episodes(**arrays))
         replay.sample(2, rng())
