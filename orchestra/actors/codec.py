@@ -75,9 +75,7 @@ class Encoder:
             self._packer.reset()
             self._aside.arrays = []
             raise
-        arrays = self._aside.arrays
-        if arrays:
-            self._aside.arrays = []
+        arrays, self._aside.arrays = self._aside.arrays, []
         return header, arrays
 
 
