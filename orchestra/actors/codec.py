@@ -64,7 +64,7 @@ class Encoder:
         )
 
     def encode(self, value: Any) -> tuple[bytes, list[AnyArray]]:
-        """Return the header of `value`, and the arrays that follow it.
+        """Return the header of `value`, and the arrays that follow it, in a list that stays as it is.
 
         Raises:
             TypeError: something in it cannot travel.

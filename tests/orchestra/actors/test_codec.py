@@ -78,15 +78,15 @@ def sent(value: Any) -> tuple[bytes, Any]:
     return header, codec.payload_array(arrays) if codec.payload_size(arrays) else None
 
 
+def travelled(value: Any) -> Any:
+    return codec.decode(*sent(value))
+
+
 def test_a_value_without_arrays_keeps_none_when_another_one_is_encoded() -> None:
     encoder = codec.Encoder()
     _, none = encoder.encode(["no array"])
     _, one = encoder.encode([np.zeros(3)])
     assert (len(none), len(one)) == (0, 1)
-
-
-def travelled(value: Any) -> Any:
-    return codec.decode(*sent(value))
 
 
 def marker(dtype: int, *shape: int) -> msgpack.ExtType:
