@@ -1,7 +1,6 @@
 """Digests: outputs of the learner's policy for a few inputs from experience, with which workers compare their own."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from components.experience import ExperienceSchema
 from components.policies.base import EpisodeBatch, Policy
@@ -53,20 +52,13 @@ class Digests:
         ends = np.cumsum(batch.lengths)
         drawn = self._rng.choice(int(ends[-1]), min(PROBES, int(ends[-1])), replace=False)
         segment = np.searchsorted(ends, drawn, side="right")
-        last = drawn - (ends[segment] - batch.lengths[segment])
-        window = np.arange(1 - self._policy.probe_frames, 1)
-        t = last[:, None] + window  # (K, W)
-        frames, segments = np.maximum(t, 0), segment[:, None]
+        begin = (ends - batch.lengths)[segment][:, None]
+        t = drawn[:, None] - begin + np.arange(1 - self._policy.probe_frames, 1)  # (K, W)
+        frames = begin + segment[:, None] + np.maximum(t, 0)  # a segment has a frame more than steps
         masks = [name for name in ("available", "alive") if name in self._schema.frames]
         fields = dict.fromkeys([*(self._policy.probe_fields or self._schema.frames), *masks])
-        inputs = {FRAMES + name: freeze(batch[name][segments, frames]) for name in fields}
-        inputs["last_actions"] = freeze(self._last_actions(batch["actions"], segments, t))
+        inputs = {FRAMES + name: freeze(batch.frames(name)[frames]) for name in fields}
+        taken = batch.steps("actions")[begin + np.maximum(t - 1, 0)]
+        taken[t <= 0] = -1 if taken.dtype.kind == "i" else 0
+        inputs["last_actions"] = freeze(taken)
         return ProbesMsg(number=version, inputs=Arrays(inputs))
-
-    @staticmethod
-    def _last_actions(
-        actions: NDArray[np.generic], segments: NDArray[np.int64], t: NDArray[np.int64]
-    ) -> NDArray[np.generic]:
-        taken = actions[segments, np.maximum(t - 1, 0)]
-        taken[t <= 0] = -1 if actions.dtype.kind == "i" else 0
-        return taken

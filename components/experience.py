@@ -6,7 +6,7 @@ a run of consecutive steps of one episode: the whole episode, or a part of it. A
 Letters in shapes: E segments, N steps of all of them, F = N + E frames, A agents.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -220,17 +220,19 @@ class ExperienceSchema:
             leaves = np.arange(n_steps) + np.repeat(np.arange(n_segments), lengths)
             check_log_prob(arrays["log_prob"], arrays["actions"], arrays["available"][leaves])
 
-    def check_batch(self, arrays: Mapping[str, Any], n_segments: int, n_steps: int) -> None:
-        """Check the shapes of a padded batch: (E, T + 1, …) of frames, (E, T, …) of steps, (E, …) of segments.
+    def check_shapes(self, array_of: Callable[[Per, str], Any], leading: Mapping[Per, tuple[int, ...]]) -> None:
+        """Check the shapes and dtypes of a batch.
+
+        Args:
+            array_of: returns the array of a field, if there is one.
+            leading: the lengths of the first axes of the fields of frames, of steps and of segments.
 
         Raises:
             SchemaMismatch: a field is missing, or its shape or dtype is wrong. The message names it.
         """
         for name, spec in self.fields:
             item, dtype = self.items[name]
-            leading = {"frame": (n_segments, n_steps + 1), "step": (n_segments, n_steps), "segment": (n_segments,)}
-            shape = (*leading[spec.per], *item)
-            array = arrays.get(name)
+            shape, array = (*leading[spec.per], *item), array_of(spec.per, name)
             if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
                 raise SchemaMismatch(f"{name}: expected {dtype} of shape {shape}, got {_described(array)}")
 

@@ -12,6 +12,7 @@ from components.experience import ExperienceSchema
 from components.policies.base import EpisodeBatch
 from components.replay_buffers import ClientSample, FederatedReplay, NotPushed, SampledUnion
 from components.replay_buffers.episodes import Sampled
+from components.replay_buffers.segments import LENGTHS
 from components.trajectory_manager import batch_message
 from messages import (
     BatchTrainingDataMsg,
@@ -202,14 +203,20 @@ class FederatedTrajectories(
             if missing:
                 return True
             self._requests.popleft()
-            await request.trainer.tell(self._batch(request, self._replay.sample(request.batch_size, self.rng)))
+            await request.trainer.tell(self._batch(request, self._replay.draw(request.batch_size, self.rng)))
         return True
 
     def _batch(self, request: SampleBatchMsg, drawn: SampledUnion) -> BatchTrainingDataMsg:
         numbers = np.array([self._shards[name][0] for name in drawn.names], np.int64)
-        arrays = {name: freeze(array) for name, array in drawn.batch.items()}
-        if "epsilon" in self._schema.segments:
-            arrays["epsilon"] = freeze(np.zeros(request.batch_size, np.float32))
+        arrays, schema = {name: freeze(array) for name, array in drawn.batch.items()}, self._schema
+        no_epsilon = freeze(np.zeros(request.batch_size, np.float32))
         indices = freeze((numbers[drawn.whose] << _SHARD_BITS) | drawn.indices)
-        batch = EpisodeBatch(weights=freeze(drawn.weights), **arrays)
+        batch = EpisodeBatch.of_rows(
+            lengths=arrays[LENGTHS],
+            terminated=arrays["terminated"],
+            weights=freeze(drawn.weights),
+            per_frame={name: arrays[name] for name in schema.frames},
+            per_step={name: arrays[name] for name in schema.steps},
+            per_segment=dict.fromkeys(schema.segments, no_epsilon),
+        )
         return batch_message(request.number, Sampled(batch, indices, freeze(drawn.generations)), self._schema)

@@ -100,13 +100,15 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     @on(BatchTrainingDataMsg)
     async def train(self, msg: BatchTrainingDataMsg) -> None:
-        batch = EpisodeBatch(
+        batch = EpisodeBatch.of_rows(
             lengths=msg.lengths,
             terminated=msg.terminated,
             truncated=msg.truncated,
             versions=msg.versions,
             weights=msg.weights,
-            **msg.fields,
+            per_frame=msg.per_frame.plain(),
+            per_step=msg.per_step.plain(),
+            per_segment=msg.per_segment.plain(),
         )
         fresh = self._fresh(batch)
         since = self.clock.monotonic()

@@ -114,17 +114,19 @@ def segments_of(msg: InsertTransitionMsg) -> Episodes:
 def batch_message(number: int, sampled: Sampled, schema: ExperienceSchema) -> BatchTrainingDataMsg:
     """Return the message of a sampled batch, the `number`-th of a run."""
     batch = sampled.batch
-    groups = schema.grouped(batch.fields)
-    versions = np.full(batch.fields[schema.steps[0]].shape[:2], -1, np.int32)
+    schema.check_names(batch.fields)
+    versions = batch.versions_of_steps
+    if versions is None:
+        versions = np.full(int(batch.lengths.sum()), -1, np.int32)
     return BatchTrainingDataMsg(
         number=number,
-        per_frame=Arrays(groups["frame"]),
-        per_step=Arrays(groups["step"]),
-        per_segment=Arrays(groups["segment"]),
+        per_frame=Arrays({name: batch.frames(name) for name in schema.frames}),
+        per_step=Arrays({name: batch.steps(name) for name in schema.steps}),
+        per_segment=Arrays({name: batch[name] for name in schema.segments}),
         lengths=batch.lengths,
         terminated=batch.terminated,
         truncated=batch.truncated,
-        versions=versions if batch.versions is None else batch.versions,
+        versions=versions,
         weights=batch.weights,
         indices=sampled.indices,
         generations=sampled.generations,

@@ -1,6 +1,6 @@
 """Upwards: the experience of the workers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -8,6 +8,31 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from orchestra import Arrays, Axes, Message, freeze
+
+
+def check_rows(
+    lengths: NDArray[np.int32], versions: NDArray[np.int32], per_frame: Arrays, per_step: Arrays, per_segment: Arrays
+) -> None:
+    """Raise `ValueError` unless there is a segment, and each array has a row for each frame, step or segment."""
+    steps, segments = int(lengths.sum()), len(lengths)
+    if segments == 0 or lengths.min() < 1:
+        raise ValueError(f"lengths: expected one segment or more, of one step or more each, got {lengths}")
+    if len(versions) != steps:
+        raise ValueError(f"versions: {segments} segments of {steps} steps in all, got {len(versions)} rows")
+    for group, rows in ((per_frame, steps + segments), (per_step, steps), (per_segment, segments)):
+        for name, array in group.items():
+            if array.ndim == 0 or len(array) != rows:
+                got = len(array) if array.ndim else "one value"
+                raise ValueError(f"{name}: {segments} segments of {steps} steps in all need {rows} rows, got {got}")
+
+
+def segments_of_rows(
+    lengths: NDArray[np.int32], per_frame: Arrays, per_step: Arrays
+) -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
+    """Return the arrays of rows, and how many rows of each belong to the first segment, the second, and so on."""
+    for group, more in ((per_frame, 1), (per_step, 0)):
+        for array in group.values():
+            yield array, lengths + more
 
 
 class InsertTransitionMsg(Message):
@@ -50,18 +75,12 @@ class InsertTransitionMsg(Message):
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
-        steps, segments = int(self.lengths.sum()), len(self.lengths)
-        if segments == 0 or self.lengths.min() < 1:
-            raise ValueError(f"lengths: expected one segment or more, of one step or more each, got {self.lengths}")
-        if len(self.versions) != steps:
-            raise ValueError(f"versions: {segments} segments of {steps} steps in all, got {len(self.versions)} rows")
-        groups = (self.per_frame, steps + segments), (self.per_step, steps), (self.per_segment, segments)
-        for group, rows in groups:
-            for name, array in group.items():
-                if array.ndim == 0 or len(array) != rows:
-                    got = len(array) if array.ndim else "one value"
-                    raise ValueError(f"{name}: {segments} segments of {steps} steps in all need {rows} rows, got {got}")
+        check_rows(self.lengths, self.versions, self.per_frame, self.per_step, self.per_segment)
         return self
+
+    def array_pieces(self) -> Iterable[tuple[NDArray[Any], NDArray[np.int32]]]:
+        """Return the fields of frames and of steps, whose pieces are segments."""
+        return segments_of_rows(self.lengths, self.per_frame, self.per_step)
 
     @property
     def segments(self) -> int:

@@ -1,18 +1,21 @@
 """Sampling: the request of a batch, the batch for the Trainer, and the priorities that it returns."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from messages.experience import check_rows, segments_of_rows
 from orchestra import Arrays, Axes, Lane, Message, Ref
 
 
 class BatchTrainingDataMsg(Message):
-    """A batch of segments, each a whole episode or a part of one, padded with zeros to the longest.
+    """A batch of segments, each a whole episode or a part of one, back to back and without padding.
 
-    It has one frame more than steps. The fields are those of the run's experience schema, in three groups.
+    The fields are those of the run's experience schema, in three groups. `frames` and `steps` are as in
+    `InsertTransitionMsg`.
     """
 
     lane: ClassVar[Lane] = Lane.SOLICITED
@@ -20,9 +23,9 @@ class BatchTrainingDataMsg(Message):
     number: int
     """Number of the batch within the run, from 1."""
     per_frame: Arrays
-    """Fields with a row for each frame, (segments, frames, …)."""
+    """Fields with a row for each frame, (frames, …)."""
     per_step: Arrays
-    """Fields with a row for each step, (segments, steps, …)."""
+    """Fields with a row for each step, (steps, …)."""
     per_segment: Arrays
     """Fields with a row for each segment, (segments, …)."""
     lengths: Annotated[NDArray[np.int32], Axes("int32", "segments")]
@@ -30,7 +33,7 @@ class BatchTrainingDataMsg(Message):
     """True where the last frame ends the episode and has no value."""
     truncated: Annotated[NDArray[np.bool_], Axes("bool", "segments")]
     """True where the episode was cut after the last frame, which has a value."""
-    versions: Annotated[NDArray[np.int32], Axes("int32", "segments", "steps")]
+    versions: Annotated[NDArray[np.int32], Axes("int32", "steps")]
     """Version of the parameters that chose the actions of each step; -1 where it is unknown."""
     weights: Annotated[NDArray[np.float32], Axes("float32", "segments")]
     """Importance weights of prioritised sampling; ones otherwise."""
@@ -40,14 +43,12 @@ class BatchTrainingDataMsg(Message):
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
-        n, steps = self.versions.shape
-        if n == 0 or self.lengths.min() < 1 or self.lengths.max() > steps:
-            raise ValueError(f"lengths: expected one segment or more, of 1 to {steps} steps each, got {self.lengths}")
-        for group, leading in ((self.per_frame, (n, steps + 1)), (self.per_step, (n, steps)), (self.per_segment, (n,))):
-            for name, array in group.items():
-                if array.shape[: len(leading)] != leading:
-                    raise ValueError(f"{name}: {n} segments of up to {steps} steps need {leading}, got {array.shape}")
+        check_rows(self.lengths, self.versions, self.per_frame, self.per_step, self.per_segment)
         return self
+
+    def array_pieces(self) -> Iterable[tuple[NDArray[Any], NDArray[np.int32]]]:
+        """Return the fields of frames and of steps, whose pieces are segments."""
+        return segments_of_rows(self.lengths, self.per_frame, self.per_step)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return the array of a field by its name."""

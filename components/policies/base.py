@@ -1,23 +1,61 @@
 """The interface of policies that learn, and the batches that they learn from.
 
-Shapes: B copies of the environment, E episodes, T steps (the longest episode of the batch), A agents, O observation
-size, S state size, U actions, H hidden size.
+Shapes: B copies of the environment, E episodes, T steps (the longest episode of the batch), N steps and F = N + E
+frames of all episodes, A agents, O observation size, S state size, U actions, H hidden size.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.experience import SchemaMismatch
+from components.experience import ExperienceSchema, Per, SchemaMismatch
 from components.policies.acting import ActingPolicy
+from components.policies.chunks import padded_rows, real_rows, rows_of
+from components.policies.packing import check_lengths
+
+Fields = Mapping[str, NDArray[Any]]
+
+
+class PaddedFields(Mapping[str, NDArray[Any]]):
+    """The padded arrays of a batch by field, each made from its rows when it is first read.
+
+    Args:
+        lengths: (E,), steps of each segment.
+        per_frame: rows (F, …) by field.
+        per_step: rows (N, …) by field.
+        per_segment: (E, …) by field.
+    """
+
+    def __init__(self, lengths: NDArray[np.int32], per_frame: Fields, per_step: Fields, per_segment: Fields) -> None:
+        self._lengths, self._rows = lengths, {0: per_step, 1: per_frame}
+        self._padded = dict(per_segment)
+        self._names = (*per_frame, *per_step, *per_segment)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        found = self._padded.get(name)
+        if found is None:
+            more = int(name in self._rows[1])
+            found = padded_rows(self._rows[more][name], self._lengths + more, int(self._lengths.max()) + more)
+            self._padded[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of fields."""
+        return len(self._names)
 
 
 class EpisodeBatch:
-    """Segments, each a whole episode or a part of one, padded with zeros to the longest. Arrays may be read-only.
+    """Segments, each a whole episode or a part of one. Arrays may be read-only.
+
+    A batch has its fields in two forms: padded with zeros to the longest segment, and without padding, the segments
+    back to back. The form that was not given is made when it is first read.
 
     Args:
         lengths: (E,) int32, steps of each segment, 1 to T; frames 0 to length are real.
@@ -30,7 +68,7 @@ class EpisodeBatch:
             segments.
     """
 
-    __slots__ = ("fields", "lengths", "terminated", "truncated", "versions", "weights")
+    __slots__ = ("_frames", "_steps", "_versions", "fields", "lengths", "terminated", "truncated", "weights")
 
     def __init__(
         self,
@@ -42,9 +80,112 @@ class EpisodeBatch:
         versions: NDArray[np.int32] | None = None,
         **fields: NDArray[Any],
     ) -> None:
-        self.lengths, self.terminated, self.weights, self.versions = lengths, terminated, weights, versions
+        self.lengths, self.terminated, self.weights, self._versions = lengths, terminated, weights, versions
         self.truncated = ~terminated if truncated is None else truncated
-        self.fields: Mapping[str, NDArray[Any]] = fields
+        self.fields: Fields = fields
+        """The padded arrays by field."""
+        self._frames: dict[str, NDArray[Any]] = {}
+        self._steps: dict[str, NDArray[Any]] = {}
+
+    @classmethod
+    def of_rows(
+        cls,
+        *,
+        lengths: NDArray[np.int32],
+        terminated: NDArray[np.bool_],
+        weights: NDArray[np.float32],
+        truncated: NDArray[np.bool_] | None = None,
+        versions: NDArray[np.int32] | None = None,
+        per_frame: Fields,
+        per_step: Fields,
+        per_segment: Fields,
+    ) -> "EpisodeBatch":
+        """Return a batch whose fields are given without padding.
+
+        `lengths`, `terminated`, `weights` and `truncated` are as in the constructor.
+
+        Args:
+            lengths: (E,) int32.
+            terminated: (E,) bool.
+            weights: (E,) float32.
+            truncated: (E,) bool.
+            versions: (N,) int32; None where they are unknown.
+            per_frame: (F, …) by field.
+            per_step: (N, …) by field.
+            per_segment: (E, …) by field.
+        """
+        batch = cls(lengths=lengths, terminated=terminated, weights=weights, truncated=truncated)
+        batch._frames, batch._steps = dict(per_frame), dict(per_step)
+        batch.fields = PaddedFields(lengths, per_frame, per_step, per_segment)
+        batch._versions = versions
+        return batch
+
+    @property
+    def is_padded(self) -> bool:
+        """False if the fields were given without padding."""
+        return not isinstance(self.fields, PaddedFields)
+
+    def frames(self, name: str) -> NDArray[Any]:
+        """Return the rows (F, …) of a field of frames, without padding.
+
+        Raises:
+            SchemaMismatch: the batch has no such field.
+            ValueError: a length is not in 1 … T.
+        """
+        return self._rows(self._frames, name, 1)
+
+    def steps(self, name: str) -> NDArray[Any]:
+        """Return the rows (N, …) of a field of steps, without padding.
+
+        Raises:
+            SchemaMismatch, ValueError: as `frames`.
+        """
+        return self._rows(self._steps, name, 0)
+
+    def _rows(self, rows: dict[str, NDArray[Any]], name: str, more: int) -> NDArray[Any]:
+        found = rows.get(name)
+        if found is None:
+            array = self[name]
+            check_lengths(self.lengths, array.shape[1] - more)
+            found = rows[name] = real_rows(array, self.lengths + more)
+        return found
+
+    def check_shapes(self, schema: ExperienceSchema) -> int:
+        """Check the arrays by field, and return E.
+
+        Raises:
+            SchemaMismatch: a field is missing, or its shape or dtype is wrong. The message names it.
+        """
+        leading: dict[Per, tuple[int, ...]]
+        if self.is_padded:
+            n, longest = len(self.reward), self.reward.shape[1]
+            leading = {"frame": (n, longest + 1), "step": (n, longest), "segment": (n,)}
+            schema.check_shapes(lambda _, name: self.fields.get(name), leading)
+            return n
+        n, n_steps = len(self.lengths), int(self.lengths.sum())
+        leading = {"frame": (n_steps + n,), "step": (n_steps,), "segment": (n,)}
+        given = {"frame": self._frames, "step": self._steps, "segment": self.fields}
+        schema.check_shapes(lambda per, name: given[per].get(name), leading)
+        return n
+
+    @property
+    def versions(self) -> NDArray[np.int32] | None:
+        """Version of the parameters of each step, (E, T); None where they are unknown."""
+        if self._versions is not None and self._versions.ndim == 1:
+            return padded_rows(self._versions, self.lengths, self.longest)
+        return self._versions
+
+    @property
+    def versions_of_steps(self) -> NDArray[np.int32] | None:
+        """The same without padding, (N,)."""
+        if self._versions is None or self._versions.ndim == 1:
+            return self._versions
+        return real_rows(self._versions, self.lengths)
+
+    @property
+    def longest(self) -> int:
+        """T, the number of steps to which segments are padded."""
+        return int(self.actions.shape[1] if self.is_padded else self.lengths.max())
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a field.
@@ -88,25 +229,38 @@ class EpisodeBatch:
         return self.fields.get("epsilon")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the keywords of the constructor that makes an equal batch."""
-        own = {name: getattr(self, name) for name in self.__slots__ if name != "fields"}
+        """Return the keywords of the constructor that makes an equal batch, with padded arrays."""
+        own = {name: getattr(self, name) for name in ("lengths", "terminated", "truncated", "versions", "weights")}
         return {**{name: array for name, array in own.items() if array is not None}, **self.fields}
 
     def __len__(self) -> int:
         """Return the number of segments, E."""
         return len(self.lengths)
 
-    def select(self, segments: NDArray[np.bool_]) -> "EpisodeBatch":
-        """Return a batch of the chosen segments, (E,) bool; the padding stays."""
-        return EpisodeBatch(**{name: array[segments] for name, array in self.arrays().items()})
+    def select(self, segments: NDArray[np.bool_] | NDArray[np.int64]) -> "EpisodeBatch":
+        """Return a batch of the segments chosen by a mask (E,) or by their numbers; padding stays."""
+        if not isinstance(self.fields, PaddedFields):
+            return EpisodeBatch(**{name: array[segments] for name, array in self.arrays().items()})
+        frames, steps = rows_of(segments, self.lengths + 1), rows_of(segments, self.lengths)
+        per_segment = {name: self.fields[name] for name in self.fields if name not in {*self._frames, *self._steps}}
+        return EpisodeBatch.of_rows(
+            lengths=self.lengths[segments],
+            terminated=self.terminated[segments],
+            weights=self.weights[segments],
+            truncated=self.truncated[segments],
+            versions=None if self._versions is None else self._versions[steps],
+            per_frame={name: rows[frames] for name, rows in self._frames.items()},
+            per_step={name: rows[steps] for name, rows in self._steps.items()},
+            per_segment={name: array[segments] for name, array in per_segment.items()},
+        )
 
     def staleness(self, version: int) -> NDArray[np.int64]:
         """Return the policy lag (E,) of each segment's oldest step behind `version`; 0 where no version is known."""
-        if self.versions is None:
+        versions = self.versions_of_steps
+        if versions is None:
             return np.zeros(len(self), np.int64)
-        real = np.arange(self.versions.shape[1]) < self.lengths[:, None]
-        lags = np.where(real & (self.versions >= 0), version - self.versions.astype(np.int64), 0)
-        return np.asarray(np.maximum(lags, 0).max(1))
+        lags = np.where(versions >= 0, version - versions.astype(np.int64), 0)
+        return np.asarray(np.maximum(np.maximum.reduceat(lags, np.cumsum(self.lengths) - self.lengths), 0))
 
     def replaced(self, **changes: NDArray[Any]) -> "EpisodeBatch":
         """Return a batch with some arrays replaced."""

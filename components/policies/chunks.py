@@ -41,3 +41,21 @@ def real_rows(array: NDArray[Any], lengths: NDArray[np.integer[Any]]) -> NDArray
     """Return the real steps (N, …) of a padded array (E, T or T + 1, …), segment after segment."""
     rows: NDArray[Any] = array[np.arange(array.shape[1]) < lengths[:, None]]
     return rows
+
+
+def padded_rows(rows: NDArray[Any], lengths: NDArray[np.integer[Any]], longest: int) -> NDArray[Any]:
+    """Return steps (N, …) of segments of `lengths` (E,), which lie back to back, padded with zeros: (E, longest, …).
+
+    The array is read-only.
+    """
+    array = np.zeros((len(lengths), longest, *rows.shape[1:]), rows.dtype)
+    array[np.arange(longest) < lengths[:, None]] = rows
+    array.flags.writeable = False
+    return array
+
+
+def rows_of(segments: NDArray[Any], lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the rows of some segments, by number or by a mask (E,), where segments of `lengths` lie back to back."""
+    lengths = np.asarray(lengths, np.int64)
+    begins, own = (np.cumsum(lengths) - lengths)[segments], lengths[segments]
+    return np.asarray(np.arange(own.sum()) + np.repeat(begins - (np.cumsum(own) - own), own))

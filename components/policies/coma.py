@@ -173,7 +173,7 @@ class Coma(RecurrentPolicy):
         steps = self.prepared(batch)
         packing, actions, n_episodes = steps.packing, steps.actions, steps.n_episodes
         epsilon = np.zeros(n_episodes, np.float32) if batch.epsilon is None else batch.epsilon
-        obs = self._gather("obs", batch.obs, packing, torch.float32).to(self._dtype)
+        obs = self._gather("obs", batch, packing, torch.float32).to(self._dtype)
         # Step k arrives at frame k + E; its action is the last action there.
         last_actions = torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions])
         with torch.no_grad():

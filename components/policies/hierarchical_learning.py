@@ -156,7 +156,7 @@ class HierarchicalLearner(TwoSidedPolicy, RecurrentPolicy):  # type: ignore[over
         return HierarchicalActing(self.levels, hidden_size=self.options.hidden_size, upper=self.upper)
 
     def _done(self, batch: EpisodeBatch) -> NDArray[np.int64]:
-        return self.levels.done(batch["subtask"], batch.actions)
+        return self.levels.done(batch.steps("subtask"), batch.steps("actions"))
 
     def _check(self, batch: EpisodeBatch) -> None:
         super()._check(batch)
@@ -219,7 +219,7 @@ class HierarchicalLearner(TwoSidedPolicy, RecurrentPolicy):  # type: ignore[over
 
     def _subtasks(self, batch: EpisodeBatch, steps: PackedSteps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sub-tasks of each step (N, A) and frame (F, A); the last frame has those of the last step."""
-        subtasks = batch["subtask"].reshape(-1, self.spec.n_agents)[steps.packing.steps]
+        subtasks = batch.steps("subtask")[steps.packing.steps]
         in_frames = np.empty((len(steps.packing.frames), self.spec.n_agents), np.int64)
         in_frames[steps.n_episodes :] = subtasks
         in_frames[steps.packing.departs] = subtasks
@@ -227,8 +227,7 @@ class HierarchicalLearner(TwoSidedPolicy, RecurrentPolicy):  # type: ignore[over
 
     def _shares(self, batch: EpisodeBatch) -> dict[str, float]:
         """Return the share of each sub-task in all agents' steps: `subtask/NAME`."""
-        real = np.arange(batch.actions.shape[1]) < batch.lengths[:, None]
-        counts = np.bincount(batch["subtask"][real].reshape(-1), minlength=self.levels.n_subtasks)
+        counts = np.bincount(batch.steps("subtask").reshape(-1), minlength=self.levels.n_subtasks)
         shares = counts / counts.sum()
         return {f"subtask/{task.name}": float(x) for task, x in zip(self.spec.subtasks, shares, strict=True)}
 
@@ -241,11 +240,10 @@ class HierarchicalLearner(TwoSidedPolicy, RecurrentPolicy):  # type: ignore[over
 
     def _upper_loss(self, said: Tensor, said_target: Tensor, batch: EpisodeBatch, steps: PackedSteps) -> Tensor:
         """Return the weighted mean squared error of the choices of sub-tasks."""
-        longest, n = batch.actions.shape[1], self.levels.n_subtasks
-        choices = Choices(batch.lengths, longest, self.levels.subtask_steps)
-        frame_of = np.zeros(len(batch) * (longest + 1), np.int64)
-        frame_of[steps.packing.frames] = np.arange(len(steps.packing.frames))
-        row = choices.episode * (longest + 1)
+        choices = Choices(batch.lengths, batch.longest, self.levels.subtask_steps)
+        frame_of, n = np.empty_like(steps.packing.frames), self.levels.n_subtasks
+        frame_of[steps.packing.frames] = np.arange(len(frame_of))
+        row = (np.cumsum(batch.lengths + 1) - (batch.lengths + 1))[choices.episode]
         begin, end = (torch.from_numpy(frame_of[row + t]).to(self._device) for t in (choices.begins, choices.ends))
         chosen = torch.from_numpy(batch["subtask"][choices.episode, choices.begins])  # (M, A)
         q = _sums(said, begin, chosen.unsqueeze(2))

@@ -46,7 +46,7 @@ class AgentInputs:
     @classmethod
     def of(
         cls,
-        padded: NDArray[np.float32],  # (…, A, O)
+        frames: NDArray[np.float32],  # (F, A, O)
         packing: Packing,
         last_actions: NDArray[np.int64],  # (F, A): -1 at the start of an episode
         *,
@@ -55,19 +55,19 @@ class AgentInputs:
         memory: Tensor | None = None,
         compiled: bool = True,
     ) -> "AgentInputs":
-        """Gather the frames of a padded batch. Frames whose outputs are not used are treated as all zeros.
+        """Gather the frames of a batch, whose outputs may be unused: these are treated as all zeros.
 
         Observations are written to `memory` (at least F * A, O), if it is given. If not `compiled`, NumPy gathers them
         in new memory, and there is one part.
         """
         if not compiled:
-            return cls._by_numpy(padded, packing, last_actions, n_actions)
-        n_agents, size = padded.shape[-2:]
+            return cls._by_numpy(frames, packing, last_actions, n_actions)
+        n_agents, size = frames.shape[-2:]
         rows = len(packing.frames) * n_agents
         obs = torch.empty(rows, size, dtype=torch.float32) if memory is None else memory
         pairs, picks = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        padded = padded.reshape(-1, n_agents, size).view()
-        padded.flags.writeable = False  # as in arrays from messages; otherwise numba compiles for two types
+        frames = np.ascontiguousarray(frames).view()
+        frames.flags.writeable = False  # as in arrays from messages; otherwise numba compiles for two types
         blocks, asked = np.asarray(packing.frame_blocks), np.asarray(packing.asked_blocks)
         bounds = packing.parted(n_parts)
         starts = np.concatenate([[0], np.cumsum(packing.frames_between(bounds))]) * n_agents
@@ -76,7 +76,7 @@ class AgentInputs:
         def collect(part: int, first: int, last: int) -> None:
             start, stop = starts[part : part + 2]
             counts[part] = kernel.collect(
-                padded,
+                frames,
                 packing.frames,
                 blocks,
                 asked,
@@ -103,12 +103,12 @@ class AgentInputs:
 
     @classmethod
     def _by_numpy(
-        cls, padded: NDArray[np.float32], packing: Packing, last_actions: NDArray[np.int64], n_actions: int
+        cls, frames: NDArray[np.float32], packing: Packing, last_actions: NDArray[np.int64], n_actions: int
     ) -> "AgentInputs":
-        n_agents, size = padded.shape[-2:]
+        n_agents = frames.shape[1]
         blocks, asked = np.asarray(packing.frame_blocks), np.asarray(packing.asked_blocks)
         rank = np.arange(len(packing.frames)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-        seen = padded.reshape(-1, n_agents, size)[packing.frames]
+        seen = frames[packing.frames]
         lives = seen.any(-1) & (rank < np.repeat(asked, blocks))[:, None]
         pairs = (last_actions + 1) * n_agents + np.arange(n_agents)
         picks = pairs.copy()

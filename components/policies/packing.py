@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Places of the frames and the steps of a padded batch in packed order.
+    """Places of the frames and the steps of a batch in packed order.
 
     Step k, counted in packed order, leaves frame `departs[k]` and arrives at frame k + E.
     """
@@ -27,8 +27,8 @@ class Packing:
     asked_blocks: tuple[int, ...]
     """Number of these, from the first, whose frame is used. In the others the battle is over: no action is taken there,
     and their value is 0 for any observation."""
-    frames: NDArray[np.int64]  # (F,): row in the padded (E * (T+1)) frames
-    steps: NDArray[np.int64]  # (N,): row in the padded (E * T) steps
+    frames: NDArray[np.int64]  # (F,): row among the frames of all episodes back to back
+    steps: NDArray[np.int64]  # (N,): row among the steps of all episodes back to back
     departs: NDArray[np.int64]  # (N,): packed frame that the step leaves
     episode: NDArray[np.int64]  # (N,): episode of the batch that the step belongs to
     last: NDArray[np.int64]  # (E,): packed step that ends the episode, in the batch's order
@@ -56,45 +56,48 @@ class Packing:
         return np.asarray(np.searchsorted(-np.asarray(self.frame_blocks), -ranks))
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> "Packing":
-        """Plan the layout of episodes of `lengths` (E,) steps, padded to `longest`, which are `terminated` (E,) or cut.
+    def of(cls, lengths: NDArray[np.int32], terminated: NDArray[np.bool_]) -> "Packing":
+        """Plan the layout of episodes of `lengths` (E,) steps, which are `terminated` (E,) or cut.
 
         Raises:
-            ValueError: a length is not in 1 … `longest`.
+            ValueError: there is no episode, or one without steps.
         """
-        order = longest_first(lengths, terminated, longest)
+        order = longest_first(lengths, terminated)
         falling = lengths[order].astype(np.int64)
         time_f, rank_f = np.nonzero(np.arange(falling[0] + 1)[:, None] <= falling)  # both in packed order
         time_s, rank_s = np.nonzero(np.arange(falling[0])[:, None] < falling)
         blocks = np.bincount(time_f)
         starts = np.cumsum(blocks) - blocks
+        begins = np.cumsum(lengths, dtype=np.int64) - lengths
         last = np.empty(len(lengths), np.int64)
         last[order] = starts[falling] + np.arange(len(lengths)) - len(lengths)
         return cls(
             frame_blocks=tuple(blocks.tolist()),
             asked_blocks=tuple((blocks - np.bincount(lengths[terminated], minlength=len(blocks))).tolist()),
-            frames=order[rank_f] * (longest + 1) + time_f,
-            steps=order[rank_s] * longest + time_s,
+            frames=(begins + np.arange(len(lengths)))[order][rank_f] + time_f,
+            steps=begins[order][rank_s] + time_s,
             departs=starts[time_s] + rank_s,
             episode=order[rank_s],
             last=last,
         )
 
 
-def longest_first(lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
+def longest_first(lengths: NDArray[np.int32], terminated: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the episodes (E,) in packed order: by falling length; among equally long ones, truncated ones first.
 
     Raises:
-        ValueError: a length is not in 1 … `longest`.
+        ValueError: there is no episode, or one without steps.
     """
-    check_lengths(lengths, longest)
+    check_lengths(lengths)
     return np.lexsort((terminated, -lengths.astype(np.int64)))
 
 
-def check_lengths(lengths: NDArray[np.int32], longest: int) -> None:
-    """Raise `ValueError` unless there are `lengths` (E,) and all are in 1 … `longest`."""
-    if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > longest:
-        raise ValueError(f"lengths: expected at least one episode of 1 to {longest} steps each, got {lengths}")
+def check_lengths(lengths: NDArray[np.int32], longest: int | None = None) -> None:
+    """Raise `ValueError` unless there are `lengths` (E,), and each is 1 or more, and at most `longest` if given."""
+    most = np.iinfo(np.int32).max if longest is None else longest
+    if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > most:
+        wanted = "1 or more" if longest is None else f"1 to {longest}"
+        raise ValueError(f"lengths: expected at least one episode of {wanted} steps each, got {lengths}")
 
 
 def parted(frames: NDArray[np.integer[Any]], n_parts: int) -> tuple[int, ...]:

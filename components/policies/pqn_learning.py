@@ -4,7 +4,7 @@ Letters in shapes: E segments, T steps, N steps and F = N + E frames of all segm
 agents, M = 1 team value or A agents' values each, I inputs, U actions, H units.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from components.policies.base import EpisodeBatch, TrainStepResult
+from components.policies.chunks import rows_of
 from components.policies.gru import unrolled
 from components.policies.modules import TwoSidedPolicy
 from components.policies.optimizer import FlatOptimizer
@@ -166,13 +167,13 @@ class PqnLearner(TwoSidedPolicy):
         with torch.no_grad():
             targets = self.targets(whole, self.values(whole))
         if self.sizes.recurrent:
-            by_place = targets.new_zeros((*batch.actions.shape[:2], targets.shape[1]))  # (E, T, M)
-            by_place.view(-1, targets.shape[1])[torch.from_numpy(whole.packing.steps)] = targets
+            in_order = torch.empty_like(targets)  # (N, M): segment after segment
+            in_order[torch.from_numpy(whole.packing.steps)] = targets
 
             def of_segments(some: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-                part = self.segments(batch, some)
-                at = torch.from_numpy(part.packing.steps)
-                return self.taken(part, self.values(part)), by_place[torch.from_numpy(some)].flatten(0, 1)[at]
+                part = self.segments(batch.select(some))
+                at = torch.from_numpy(rows_of(some, batch.lengths)[part.packing.steps])
+                return self.taken(part, self.values(part)), in_order[at]
 
             for some in self._shuffled(len(batch), rng):
                 yield Minibatch(some, int(batch.lengths[some].sum()), of_segments)
@@ -217,36 +218,25 @@ class PqnLearner(TwoSidedPolicy):
         """Return the learned values (n, M), from the values of agents (n, A)."""
         return values.sum(1, keepdim=True) if self.learning.vdn else values
 
-    def segments(self, batch: EpisodeBatch, some: NDArray[np.int64] | None = None) -> Segments:
-        """Return some segments of a batch, by default all, packed."""
-        pick: Any = slice(None) if some is None else some
-        fields: Mapping[str, NDArray[Any]] = {name: array[pick] for name, array in batch.fields.items()}
-        lengths, terminated = batch.lengths[pick], batch.terminated[pick]
-        longest = fields["actions"].shape[1]
-        packing = Packing.of(lengths, terminated, longest)
-
-        def frames(name: str) -> NDArray[Any]:
-            return fields[name].reshape(-1, *fields[name].shape[2:])[packing.frames]
-
-        def steps(name: str) -> NDArray[Any]:
-            return fields[name].reshape(-1, *fields[name].shape[2:])[packing.steps]
-
-        actions, hidden = steps("actions"), None
+    def segments(self, batch: EpisodeBatch) -> Segments:
+        """Return the segments of a batch, packed."""
+        packing, n = Packing.of(batch.lengths, batch.terminated), len(batch)
+        actions, hidden = batch.steps("actions")[packing.steps], None
         before = np.full((len(packing.frames), self.spec.n_agents), -1)
-        order = packing.frames[: len(lengths)] // (longest + 1)  # segments, the longest first
         if self.sizes.recurrent:
-            before[: len(lengths)] = fields["before"][order]
-            before[len(lengths) :] = actions
-            hidden = self._tensor(fields["hidden"][order])
-        reward = steps("reward")
+            order = packing.episode[:n]  # segments, the longest first: each has a first step
+            before[:n] = batch["before"][order]
+            before[n:] = actions
+            hidden = self._tensor(batch["hidden"][order])
+        reward = batch.steps("reward")[packing.steps]
         return Segments(
             packing=packing,
-            inputs=self._tensor(self.sizes.inputs(frames("obs"), before)),
-            available=torch.from_numpy(frames("available")).to(self._device),
+            inputs=self._tensor(self.sizes.inputs(batch.frames("obs")[packing.frames], before)),
+            available=torch.from_numpy(batch.frames("available")[packing.frames]).to(self._device),
             actions=torch.from_numpy(actions).to(self._device),
             hidden=hidden,
             reward=reward if reward.ndim == 2 else reward[:, None],
-            terminated=terminated,
+            terminated=batch.terminated,
         )
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:

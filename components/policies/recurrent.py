@@ -108,8 +108,8 @@ class RecurrentPolicy(ModulePolicy):
         return self.spec
 
     def _done(self, batch: EpisodeBatch) -> NDArray[np.int64]:
-        """Return the network's input for the last action after each step, (E, T, A): numbers of its outputs."""
-        return batch.actions
+        """Return the network's input for the last action after each step, (N, A): numbers of its outputs."""
+        return batch.steps("actions")
 
     def prepare(self) -> None:
         if self.options.compiled:
@@ -167,14 +167,14 @@ class RecurrentPolicy(ModulePolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
         """
         self._check(batch)
-        spec, packing = self.network_spec, Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
+        spec, packing = self.network_spec, Packing.of(batch.lengths, batch.terminated)
         n_episodes = len(batch.lengths)
         # Step k arrives at frame k + E; its action is the last action there.
         last_actions = np.full((len(packing.frames), spec.n_agents), -1)
-        last_actions[n_episodes:] = self._done(batch).reshape(-1, spec.n_agents)[packing.steps]
-        actions = batch.actions.reshape(-1, spec.n_agents)[packing.steps]
+        last_actions[n_episodes:] = self._done(batch)[packing.steps]
+        actions = batch.steps("actions")[packing.steps]
         inputs = AgentInputs.of(
-            batch.obs,
+            batch.frames("obs"),
             packing,
             last_actions,
             n_actions=spec.n_actions,
@@ -186,8 +186,8 @@ class RecurrentPolicy(ModulePolicy):
             packing=packing,
             inputs=inputs.to(self._device, self._dtype),
             actions=torch.from_numpy(actions).to(self._device),
-            state=self._gather("state", batch.state, packing, torch.float32).to(self._dtype),
-            available=self._gather("available", batch.available, packing, torch.bool),
+            state=self._gather("state", batch, packing, torch.float32).to(self._dtype),
+            available=self._gather("available", batch, packing, torch.bool),
             departs=torch.from_numpy(packing.departs).to(self._device),
             weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
         )
@@ -198,12 +198,12 @@ class RecurrentPolicy(ModulePolicy):
             return 1
         return max(1, min(MOST_PARTS, n_episodes, n_episodes * self.spec.n_agents // ROWS_OF_A_PART))
 
-    def _gather(self, name: str, padded: NDArray[Any], packing: Packing, dtype: torch.dtype) -> Tensor:
-        """Return the frames of `padded`, an array of `dtype` by episode and time, on the device."""
-        item = padded.shape[2:]
-        gathered = self._gathered.take(name, (len(packing.frames), *item), dtype)
+    def _gather(self, name: str, batch: EpisodeBatch, packing: Packing, dtype: torch.dtype) -> Tensor:
+        """Return the packed frames of a field of `dtype` on the device."""
+        rows = batch.frames(name)
+        gathered = self._gathered.take(name, rows.shape, dtype)
         # The rows are in range. Without `mode` NumPy would gather into a temporary buffer first.
-        np.take(padded.reshape(-1, *item), packing.frames, axis=0, out=gathered.numpy(), mode="clip")
+        np.take(rows, packing.frames, axis=0, out=gathered.numpy(), mode="clip")
         # Safe to copy asynchronously: this step waits for its results before the next one overwrites the memory.
         return gathered.to(self._device, non_blocking=True)
 
@@ -211,7 +211,7 @@ class RecurrentPolicy(ModulePolicy):
         """Return the targets (N, M), from `value_tp1` (N, M): the value of the frame after each step."""
         packing, ahead = steps.packing, value_tp1.numpy(force=True).copy()
         ahead[packing.last[batch.terminated]] = 0.0  # a truncated episode keeps the value of its last frame
-        reward = batch.reward.reshape(-1)[packing.steps].astype(ahead.dtype)[:, None]
+        reward = batch.steps("reward")[packing.steps].astype(ahead.dtype)[:, None]
         returns = lambda_returns(
             reward, ahead, packing.step_blocks, gamma=self.options.gamma, td_lambda=self.options.td_lambda
         )
@@ -223,20 +223,20 @@ class RecurrentPolicy(ModulePolicy):
         """Return `metrics` with the metrics of the error of `q_taken` (N, M), and each episode's priority."""
         error = (target - q_taken).abs()
         told = {"q_taken": q_taken, "target": target, "td_error": error}
-        padded = np.zeros(batch.reward.shape, np.float64)
-        padded.reshape(-1)[packing.steps] = error.mean(1).numpy(force=True)
+        errors = np.empty(len(packing.steps))
+        errors[packing.steps] = error.mean(1).numpy(force=True)
         means = {name: float(x.mean()) for name, x in told.items()}
-        return TrainStepResult({**metrics, **means}, self._priorities(padded, batch))
+        return TrainStepResult({**metrics, **means}, self._priorities(errors, batch))
 
     def _priorities(self, errors: NDArray[np.float64], batch: EpisodeBatch) -> NDArray[np.float32]:
-        """Return each episode's priority η max|δ| + (1 - η) mean|δ| (E,), from its steps' mean errors |δ| (E, T)."""
-        eta, mean = self.options.priority_eta, errors.sum(1) / batch.lengths
-        return np.asarray(eta * errors.max(1) + (1.0 - eta) * mean, np.float32)
+        """Return each episode's priority η max|δ| + (1 - η) mean|δ| (E,), from its steps' mean errors |δ| (N,)."""
+        eta, begins = self.options.priority_eta, np.cumsum(batch.lengths) - batch.lengths
+        mean = np.add.reduceat(errors, begins) / batch.lengths
+        return np.asarray(eta * np.maximum.reduceat(errors, begins) + (1.0 - eta) * mean, np.float32)
 
     def _check(self, batch: EpisodeBatch) -> None:
-        n_episodes, n_steps = batch.reward.shape
         try:
-            self.spec.schema.check_batch(batch.fields, n_episodes, n_steps)
+            n_episodes = batch.check_shapes(self.spec.schema)
         except SchemaMismatch as error:
             raise ValueError(f"batch.{error}") from error
         for name in ("lengths", "terminated", "truncated", "weights", "epsilon"):

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
+from components.policies.chunks import real_rows
 from components.policies.gru import unrolled
 from components.policies.networks import RecurrentAgent
 from components.policies.packing import check_lengths
@@ -65,7 +65,7 @@ class TdGraph:
         Raises:
             ValueError: a length is not in 1 … T.
         """
-        check_lengths(batch.lengths, batch.actions.shape[1])
+        check_lengths(batch.lengths)
         n_episodes, longest = len(batch), int(batch.lengths.max())
         size = 1 << (n_episodes - 1).bit_length(), -(-longest // STEPS_OF_A_SIZE) * STEPS_OF_A_SIZE
         # A graph is captured and replayed on the current device.
@@ -76,9 +76,8 @@ class TdGraph:
             held.fill(batch)
             told = compute().numpy(force=True)
         metrics = dict(zip(METRICS, told[:4].tolist(), strict=True))
-        errors = np.zeros(batch.reward.shape)
-        errors[:, :longest] = told[4:].reshape(size[1], size[0]).T[:n_episodes, :longest]
-        return TdSums(metrics, errors)
+        errors = told[4:].reshape(size[1], size[0]).T[:n_episodes, :longest]
+        return TdSums(metrics, real_rows(errors, batch.lengths))
 
     def _prepared(self, n_episodes: int, n_steps: int, batch: EpisodeBatch) -> "tuple[_Batch, Callable[[], Tensor]]":
         """Return the memory for batches of a size, and the function that computes their gradient."""
@@ -225,16 +224,11 @@ class _Batch:
         }
 
     def fill(self, batch: EpisodeBatch) -> None:
-        """Copy a batch of at most E episodes of at most T steps to the device, without its padding."""
-        lengths = batch.lengths[:, None]
-        steps = np.flatnonzero(np.arange(batch.actions.shape[1]) < lengths)
-        frames = np.flatnonzero(np.arange(batch.obs.shape[1]) <= lengths)
-        for names, rows in (("obs", "state", "available"), frames), (("actions", "reward"), steps):
+        """Copy a batch of at most E episodes of at most T steps to the device."""
+        for names, rows_of in (("obs", "state", "available"), batch.frames), (("actions", "reward"), batch.steps):
             for name in names:
-                padded, (here, there) = getattr(batch, name), self._pairs[name]
-                # The rows are in range. Without `mode` NumPy would gather into a temporary buffer first.
-                flat = padded.reshape(-1, *padded.shape[2:])
-                np.take(flat, rows, axis=0, out=here[: len(rows)].numpy(), mode="clip")
+                rows, (here, there) = rows_of(name), self._pairs[name]
+                here[: len(rows)].numpy()[:] = rows
                 there[: len(rows)].copy_(here[: len(rows)], non_blocking=True)
         for name in ("lengths", "weights", "terminated"):
             here, there = self._pairs[name]

@@ -33,7 +33,7 @@ class TdSums:
 
     metrics: dict[str, float]
     """`loss`, and the means `q_taken` (values of the taken actions), `target` and `td_error`."""
-    errors: NDArray[np.float64]  # (E, T): mean |TD error| of a step's values; 0 after the end
+    errors: NDArray[np.float64]  # (N,): mean |TD error| of a step's values
 
 
 class TdParts:
@@ -67,16 +67,15 @@ class TdParts:
         Raises:
             ValueError: a length is not in 1 … T.
         """
-        n_episodes, longest, n_agents = batch.actions.shape
-        order = longest_first(batch.lengths, batch.terminated, longest)
+        order = longest_first(batch.lengths, batch.terminated)
         n_steps = int(batch.lengths.sum())
-        n_values = n_steps * (n_agents if self.mixing == kernel.UNMIXED else 1)
+        n_values = n_steps * (self.spec.n_agents if self.mixing == kernel.UNMIXED else 1)
         arrays = self._arrays(batch)
         weights = self._with_mixer([w.detach().numpy() for w in online])
         of_target = self._with_mixer([w.detach().numpy() for w in target])
         panels = kernel.td_panels(weights, of_target, self.spec.obs_size)
         shares = self._shares.take("shares", (n_parts, len(out)), out.dtype).numpy()
-        sums, errors = np.zeros((n_parts, 4)), np.zeros(n_episodes * longest)
+        sums, errors = np.zeros((n_parts, 4)), np.empty(n_steps)
         shapes, sizes, parts = [tuple(w.shape) for w in online], [w.numel() for w in online], []
         for part, (first, last) in enumerate(pairwise(parted(batch.lengths[order] + 1, n_parts))):
             if first == last:
@@ -88,17 +87,13 @@ class TdParts:
         torch.sum(torch.from_numpy(shares), 0, out=out)
         means = (sums.sum(0) / n_values).tolist()
         metrics = dict(zip(("loss", "q_taken", "target", "td_error"), means, strict=True))
-        return TdSums(metrics, errors.reshape(n_episodes, longest))
+        return TdSums(metrics, errors)
 
     def _arrays(self, batch: EpisodeBatch) -> tuple[NDArray[Any], ...]:
-        """Return the batch for `kernel.td_part`: read-only, with episodes and time in one axis."""
-        spec, frames = self.spec, batch.obs.shape[0] * batch.obs.shape[1]
+        """Return the batch for `kernel.td_part`, read-only."""
         arrays = (
-            batch.obs.reshape(frames, spec.n_agents, spec.obs_size),
-            batch.state.reshape(frames, spec.state_size),
-            batch.available.reshape(frames, spec.n_agents, spec.n_actions),
-            batch.actions.reshape(-1, spec.n_agents),
-            batch.reward.reshape(-1),
+            *(batch.frames(name) for name in ("obs", "state", "available")),
+            *(batch.steps(name) for name in ("actions", "reward")),
             batch.lengths.astype(np.int64),
             batch.terminated,
             batch.weights,

@@ -230,35 +230,31 @@ class EpisodeStore:
 
     # Gathering ------------------------------------------------------------------------------------------------------
 
-    def gather(
-        self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]
-    ) -> dict[str, NDArray[Any]]:
-        """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on, as a padded batch.
+    def gather(self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]) -> dict[str, Any]:
+        """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on.
 
-        The batch is read-only, by field: (E, T + 1, …) of frames, (E, T, …) of steps, and (E, …) of segments. Fields of
-        segments are those of the whole segment, even if the part begins later.
+        The result has the arguments of `EpisodeBatch.of_rows` but for the weights. Its arrays are read-only, and
+        without padding. Fields of segments are those of the whole segment, even if the part begins later.
         """
-        longest = int(lengths.max())
-        most, n = len(slots) * (self.limit + 1), len(slots)
-        batch: dict[str, NDArray[Any]] = {}
-        short = [(i, longest - steps) for i, steps in enumerate(lengths.tolist()) if steps < longest]
+        most = len(slots) * (self.limit + 1)
+        rows: dict[int, dict[str, NDArray[Any]]] = {}
         for names, more in ((self._by_frame, 1), (self._by_step, 0)):
-            width = longest + more
-            read = self._reader(slots, firsts, lengths.astype(np.int64) + more, np.arange(n) * width)
+            counts = lengths.astype(np.int64) + more
+            read, n, rows[more] = self._reader(slots, firsts, counts, begins(counts)), int(counts.sum()), {}
             for name in names:
                 item, dtype = self._layout[name]
-                room = most * prod(item) * dtype.itemsize
-                out = self._batches.empty(name, (n * width, *item), dtype, room)
+                out = self._batches.empty(name, (n, *item), dtype, most * prod(item) * dtype.itemsize)
                 read(name, out)
-                for i, missing in short:
-                    out[(i + 1) * width - missing : (i + 1) * width] = 0
-                batch[name] = freeze(out.reshape(n, width, *item))
-        ends = firsts + lengths == self.lengths[slots]
-        return batch | {
+                rows[more][name] = freeze(out)
+        versions, ends = rows[0].pop(VERSIONS), firsts + lengths == self.lengths[slots]
+        return {
             "lengths": freeze(lengths),
             "terminated": freeze(self._terminated[slots] & ends),
             "truncated": freeze(self._truncated[slots] & ends),
-            **{name: freeze(array[slots]) for name, array in self._per_segment.items()},
+            VERSIONS: versions,
+            "per_frame": rows[1],
+            "per_step": rows[0],
+            "per_segment": {name: freeze(array[slots]) for name, array in self._per_segment.items()},
         }
 
     def _reader(

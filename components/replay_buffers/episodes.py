@@ -1,4 +1,4 @@
-"""Replay buffers for whole episodes, drawn as padded batches. Shapes are those of `episode_store`."""
+"""Replay buffers for whole episodes. Shapes are those of `episode_store`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         self._store.write(slots, episodes, self.overwrites)
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
-        """Draw `batch_size` episodes, padded with zeros to the longest of them.
+        """Draw `batch_size` episodes.
 
         Raises:
             ValueError: fewer episodes can be drawn, or `batch_size` is below 1.
@@ -142,7 +142,7 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         lengths: NDArray[np.int32],
     ) -> EpisodeBatch:
         """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on."""
-        return EpisodeBatch(weights=freeze(weights), **self._store.gather(slots, firsts, lengths))
+        return EpisodeBatch.of_rows(weights=freeze(weights), **self._store.gather(slots, firsts, lengths))
 
     @property
     def _slots(self) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ import enum
 import hashlib
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, g
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import core_schema
 
-from orchestra.actors.axes import Arrays, Axes, check_axes
+from orchestra.actors.axes import AnyArray, Arrays, Axes, check_axes
 from orchestra.actors.weights import may_be_long, weigher
 from orchestra.errors import HandlerError
 
@@ -80,6 +80,13 @@ class Message(BaseModel):
     lane: ClassVar[Lane] = Lane.ORDERED
     wire: ClassVar[Wire]
     """The runtime's view of the class."""
+
+    def array_pieces(self) -> Iterable[tuple[AnyArray, AnyArray]]:
+        """Return arrays that consist of pieces which other messages repeat, such as episodes drawn more than once.
+
+        Each comes with the number of rows of its pieces, (pieces,) int, in order. A trace writes a piece once.
+        """
+        return ()
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -353,6 +353,6 @@ def test_further_fields_and_versions_reach_the_trainer(run, stage) -> None:
             assert isinstance(batch.per_step, Arrays)
             assert list(batch.per_step) == ["actions", "reward", "log_prob"]
             assert (batch["log_prob"] == -0.5).all()
-            assert batch.versions.tolist() == [[0, 0]]
+            assert batch.versions.tolist() == [0, 0]
 
     run(main())

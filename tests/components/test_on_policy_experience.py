@@ -165,8 +165,9 @@ def test_the_trainer_runs_the_check_and_fails_by_it(run, stage, played: tuple[Mo
     policy, batch = played
 
     def message(number: int, log_prob: NDArray[np.float32]) -> BatchTrainingDataMsg:
-        frames = {name: batch[name] for name in ("obs", "state", "available", "value")}
-        steps = {"actions": batch.actions, "reward": batch.reward, "log_prob": log_prob}
+        frames = {name: batch.frames(name) for name in ("obs", "state", "available", "value")}
+        given = batch.replaced(log_prob=log_prob)
+        steps = {name: given.steps(name) for name in ("actions", "reward", "log_prob")}
         return BatchTrainingDataMsg(
             number=number,
             per_frame=Arrays(frames),
@@ -175,7 +176,7 @@ def test_the_trainer_runs_the_check_and_fails_by_it(run, stage, played: tuple[Mo
             lengths=batch.lengths,
             terminated=batch.terminated,
             truncated=batch.truncated,
-            versions=np.zeros_like(batch.versions),
+            versions=np.zeros(batch.lengths.sum(), np.int32),
             weights=batch.weights,
             indices=np.arange(len(batch)),
             generations=np.arange(len(batch)),

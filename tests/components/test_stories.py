@@ -132,7 +132,8 @@ def test_an_episode_is_followed_from_its_worker_into_batches(
         generation = {1.0: {2: 1}, 2.0: {3: 2}, 3.0: {5: 5}}[mark][length]
         (place,) = np.flatnonzero(drawn["generations"] == generation)
         assert drawn["lengths"][place] == length
-        assert (drawn["per_frame"]["obs"][place, : length + 1] == mark).all()
+        begin = (drawn["lengths"][:place] + 1).sum()
+        assert (drawn["per_frame"]["obs"][begin : begin + length + 1] == mark).all()
         assert (came.with_arrays().fields["per_frame"]["obs"] == mark).any()
 
 

@@ -148,9 +148,12 @@ def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, made_policie
             await up.hear(TrainResultMsg)
             (learned,) = made[0].batches
             assert learned.fields.keys() == {"obs", "state", "available", "actions", "reward", "epsilon"}
-            for name, array in learned.fields.items():
-                np.testing.assert_array_equal(array, message[name])
-            for name in ("lengths", "terminated", "truncated", "versions", "weights"):
+            for group, rows in ((message.per_frame, learned.frames), (message.per_step, learned.steps)):
+                for name, array in group.items():
+                    assert np.shares_memory(rows(name), array), name
+            np.testing.assert_array_equal(learned["epsilon"], message["epsilon"])
+            np.testing.assert_array_equal(learned.versions_of_steps, message.versions)
+            for name in ("lengths", "terminated", "truncated", "weights"):
                 np.testing.assert_array_equal(getattr(learned, name), getattr(message, name))
 
     run(main())

@@ -35,12 +35,10 @@ def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes)
             batch = await one.hear(BatchTrainingDataMsg)
             assert (batch.number, batch["epsilon"].tolist()) == (7, [0.5, 0.5])
             assert sorted(batch.lengths.tolist()) == [2, 5]
-            assert batch["obs"].shape == (2, 6, 2, 4)
+            assert batch["obs"].shape == (9, 2, 4)
             assert batch.weights.tolist() == [1.0, 1.0]
-            for e, length in enumerate(batch.lengths):
-                assert (batch["reward"][e, :length] == 0.5).all()
-                assert not batch["reward"][e, length:].any()
-                assert (batch["obs"][e, : length + 1] == 3.0).all()
+            assert (batch["reward"] == 0.5).all()
+            assert (batch["obs"] == 3.0).all()
             batch = await other.hear(BatchTrainingDataMsg)
             assert (batch.number, len(batch.lengths)) == (8, 1)
 
@@ -80,8 +78,9 @@ def test_a_batch_is_sent_in_the_memory_in_which_it_was_gathered(run, stage, epis
             await manager.tell(episodes(4, 2))
             await manager.tell(sample(trainer, 1, 2))
             batch = await trainer.hear(BatchTrainingDataMsg)
-            for name in ("obs", "state", "available", "actions", "reward"):
-                assert np.shares_memory(batch[name], gathered[0][name]), name
+            for group, rows in ((batch.per_frame, gathered[0].frames), (batch.per_step, gathered[0].steps)):
+                for name, array in group.items():
+                    assert np.shares_memory(array, rows(name)), name
 
     run(main())
 

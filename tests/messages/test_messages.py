@@ -10,6 +10,7 @@ from team_experience import team_batch, team_episodes
 
 import messages
 from messages import (
+    BatchTrainingDataMsg,
     ClaimRoleMsg,
     CollectMsg,
     DrawEpisodesMsg,
@@ -280,16 +281,26 @@ def test_an_insert_holds_an_episode_at_least_and_none_without_a_step() -> None:
     assert refusal(lambda: team_episodes(**insert(2, 1) | changed)) == f"{expected}[ 4 -1]"
 
 
-def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() -> None:
-    assert team_batch(**batch(2, 5))["obs"].shape == (2, 6, 3, 4)
-    fields = batch(2, 5)
-    frames = {name: fields[name][:, :-1] for name in ("obs", "state", "available")}
-    assert refusal(lambda: team_batch(**fields | frames)) == (
-        "Value error, obs: 2 segments of up to 5 steps need (2, 6), got (2, 5, 3, 4)"
+def test_a_batch_has_the_rows_of_its_segments_and_a_frame_more_than_steps_of_each() -> None:
+    made = team_batch(**batch(2, 5))
+    assert (made["obs"].shape, made["reward"].shape) == ((9, 3, 4), (7,))
+    own = {name: getattr(made, name) for name in BatchTrainingDataMsg.model_fields}
+    short = Arrays({name: array[:-1] for name, array in made.per_frame.items()})
+    assert refusal(lambda: BatchTrainingDataMsg(**own | {"per_frame": short})) == (
+        "Value error, obs: 2 segments of 7 steps in all need 9 rows, got 8"
     )
-    for lengths, shown in (([2, 6], "[2 6]"), ([0, 5], "[0 5]")):
-        said = refusal(lambda lengths=lengths: team_batch(**fields | {"lengths": np.array(lengths, "i4")}))
-        assert said == f"Value error, lengths: expected one segment or more, of 1 to 5 steps each, got {shown}"
+    said = refusal(lambda: BatchTrainingDataMsg(**own | {"lengths": np.array([0, 5], "i4")}))
+    assert said == "Value error, lengths: expected one segment or more, of one step or more each, got [0 5]"
+
+
+def test_a_trace_may_write_each_segment_of_experience_on_its_own() -> None:
+    for made in (team_episodes(**insert(2, 5)), team_batch(**batch(2, 5))):
+        pieces = [(array, rows.tolist()) for array, rows in made.array_pieces()]
+        fields = {**made.per_frame.plain(), **made.per_step.plain()}
+        assert [id(array) for array, _ in pieces] == [id(array) for array in fields.values()]
+        assert [rows for _, rows in pieces] == [[3, 6]] * 3 + [[2, 5]] * 2
+    own = {type(example) for example in EXAMPLES if list(example.array_pieces())}
+    assert own == {InsertTransitionMsg, BatchTrainingDataMsg}
 
 
 def test_of_params_versions_pace_progress_and_sizes_only_the_newest_unread_counts() -> None:

@@ -32,12 +32,12 @@ def drawn(spec: EnvSpec, lengths: list[int], seed: int) -> EpisodeBatch:
 
 
 def recorded(policy: Iql, batch: EpisodeBatch) -> tuple[Tensor, dict[str, float], NDArray[np.float64]]:
-    """Return the gradient (P,), the metrics and the errors (E, T) of the loss that torch records."""
+    """Return the gradient (P,), the metrics and the errors (N,) of the loss that torch records."""
     td = policy.td_loss(batch)
     weights = [p for network in policy._online.values() for p in network.parameters()]
     gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(td.loss, weights)])
     q_taken, error = td.q_taken.detach(), (td.target - td.q_taken.detach()).abs()
     metrics = {"loss": td.loss, "q_taken": q_taken.mean(), "target": td.target.mean(), "td_error": error.mean()}
-    errors = np.zeros(batch.reward.shape)
-    errors.reshape(-1)[td.packing.steps] = error.mean(1).numpy()
+    errors = np.zeros(batch.lengths.sum())
+    errors[td.packing.steps] = error.mean(1).numpy()
     return gradient, {name: float(value.detach()) for name, value in metrics.items()}, errors

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from components.policies.chunks import real_rows
 from messages import BatchTrainingDataMsg, InsertTransitionMsg
 from orchestra import Arrays
 
@@ -17,11 +17,15 @@ def team_episodes(**arrays: Any) -> InsertTransitionMsg:
 
 
 def team_batch(**arrays: Any) -> BatchTrainingDataMsg:
-    """Return a batch of whole episodes; the fields of a team and the other fields of the message by name."""
-    reward: NDArray[np.float32] = arrays["reward"]
-    own = {"truncated": ~arrays["terminated"], "versions": np.zeros(reward.shape, np.int32)}
-    groups = {name: Arrays(group) if name.startswith("per_") else group for name, group in _groups(arrays).items()}
-    return BatchTrainingDataMsg(**{**own, **groups})
+    """Return a batch of whole episodes; the padded fields of a team and the other fields of the message by name."""
+    reward, lengths = arrays["reward"], arrays["lengths"]
+    versions = arrays.pop("versions", np.zeros(reward.shape, np.int32))
+    arrays["truncated"] = arrays.get("truncated", ~arrays["terminated"])
+    groups = _groups(arrays)
+    for group, more in (("per_frame", 1), ("per_step", 0)):
+        groups[group] = {name: real_rows(array, lengths + more) for name, array in groups[group].items()}
+    named = {name: Arrays(group) if name.startswith("per_") else group for name, group in groups.items()}
+    return BatchTrainingDataMsg(versions=real_rows(versions, lengths), **named)
 
 
 def _groups(arrays: dict[str, Any]) -> dict[str, Any]:

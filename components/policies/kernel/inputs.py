@@ -23,7 +23,7 @@ Floats = NDArray[np.floating[Any]]
 
 @compiled
 def collect(
-    padded: Floats,
+    of: Floats,
     frames: NDArray[np.int64],
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
@@ -38,7 +38,7 @@ def collect(
     """Gather the observations of a part that are not all zeros, and the place of each row's input; return L.
 
     Args:
-        padded: (…, A, O), frames of a batch.
+        of: (…, A, O), frames of a batch.
         frames: (F,), numbers of the packed frames, in packed order.
         blocks: (T,), frames at time 0, 1, 2, …
         asked: (T,), number of them, from the first, that are read; others are treated as all zeros.
@@ -50,7 +50,7 @@ def collect(
         pairs: (at least L,), filled with (last action + 1) * A + agent of each living row.
         picks: (F * A,), filled in the part's rows: P + l for its l-th living row, and the pair for any other.
     """
-    n_agents, size = padded.shape[1], padded.shape[2]
+    n_agents, size = of.shape[1], of.shape[2]
     living = start = 0
     for t in range(len(blocks)):
         for frame in range(start + first, start + min(last, blocks[t])):
@@ -60,7 +60,7 @@ def collect(
                 pair = (last_actions[row] + 1) * n_agents + agent
                 picks[row] = pair
                 if looked_at:
-                    seen = padded[frames[frame], agent]
+                    seen = of[frames[frame], agent]
                     if any_nonzero(seen):
                         kept = obs[living]
                         for k in range(size):

@@ -1,7 +1,8 @@
 """A part of a batch, from its arrays to its share of a TD gradient: one call, which waits for no other thread.
 
-Sizes: E episodes of the batch, T steps of the longest, A agents, O observation size, S state size, U actions, H hidden
-units; of the part e episodes, F frames, N = F - e steps, R = F * A rows, M = 1 team value, or A of agents.
+Sizes: E episodes of the batch, of F' frames and N' = F' - E steps, A agents, O observation size, S state size, U
+actions, H hidden units; of the part e episodes, F frames, N = F - e steps, R = F * A rows, M = 1 team value, or A of
+agents.
 """
 
 from typing import Any
@@ -67,8 +68,8 @@ def td_part(
     """Fill `share` with a part's share of the gradient of `scale` times the sum of its weighted squared TD errors.
 
     Args:
-        batch: observations (E (T+1), A, O), states (E (T+1), S), available actions (E (T+1), A, U), actions (E T, A),
-            rewards (E T,), lengths (E,), `terminated` (E,), and weights (E,).
+        batch: observations (F', A, O), states (F', S), available actions (F', A, U), actions (N', A), rewards (N',),
+            lengths (E,), `terminated` (E,), and weights (E,), one episode after the other.
         episodes: (e,), episodes of the part, the longest first; among equally long ones, truncated ones first.
         mixing: UNMIXED, SUMMED or MONOTONIC.
         double_q: whether the online network chooses the action whose target value is used.
@@ -84,28 +85,28 @@ def td_part(
             four of the mixer, as in `mix`.
         share: arrays like `online`, filled. Those of the mixer are not written unless MONOTONIC.
         sums: (4,); added to it are the part's loss before scaling, its values, its targets, and its |TD errors|.
-        errors: (E T,), filled at the part's steps with the mean |TD error| of its M values.
+        errors: (N',), filled at the part's steps with the mean |TD error| of its M values.
     """
-    padded, state, available, actions, _, lengths, terminated, _ = batch
+    obs, state, available, actions, _, lengths, terminated, _ = batch
     seen, x, x_target, of_x, hidden, gates, passing, unkept, q, q_target, d_q, d_of_x = memory[:12]
     state_t, state_tp1, hyper, w_1, w_2, mixed = memory[12:]
     of_online, of_online_back, of_mixer, of_mixer_back, of_target, of_target_mixer = panels
     w, b, _, _, b_x, b_h, head, head_bias = online[:8]
     w_target, b_target, _, _, b_x_target, b_h_target, head_target, head_bias_target = target[:8]
     n_episodes, n_agents, n_actions = len(episodes), actions.shape[1], available.shape[2]
-    longest = len(actions) // len(lengths)
-    frames, blocks, asked = _laid_out(episodes, lengths, terminated, longest)
+    frames, whose, blocks, asked = _laid_out(episodes, lengths, terminated)
     n_steps = len(frames) - n_episodes
     departs = _departures(blocks, n_steps)
 
     last_actions = np.full(len(frames) * n_agents, -1)
     for k in range(n_steps):
-        frame = frames[departs[k]]
+        # An episode has one step fewer than frames.
+        step = frames[departs[k]] - whose[departs[k]]
         for a in range(n_agents):
-            last_actions[(n_episodes + k) * n_agents + a] = actions[frame - frame // (longest + 1), a]
+            last_actions[(n_episodes + k) * n_agents + a] = actions[step, a]
     pairs, picks = np.empty(len(last_actions), np.int64), np.empty(len(last_actions), np.int64)
     n_pairs = (n_actions + 1) * n_agents
-    living = collect(padded, frames, blocks, asked, 0, n_episodes, last_actions, n_pairs, seen, pairs, picks)
+    living = collect(obs, frames, blocks, asked, 0, n_episodes, last_actions, n_pairs, seen, pairs, picks)
     seen, pairs = seen[:living], pairs[:living]
     blocks, asked = blocks * n_agents, asked * n_agents
     last = n_episodes * n_agents
@@ -150,7 +151,7 @@ def td_part(
         values[:] = chosen
         values_tp1[:] = ahead
 
-    _to_gradients(values, values_tp1, frames, departs, longest, batch, gamma, td_lambda, scale, sums, errors)
+    _to_gradients(values, values_tp1, frames, whose, departs, batch, gamma, td_lambda, scale, sums, errors)
     d_chosen = np.empty_like(chosen)
     if mixing == MONOTONIC:
         between = (of_mixer_back, online[14], hyper, w_1, w_2, mixed)
@@ -181,25 +182,34 @@ def best_of(values: Floats, allowed: NDArray[np.bool_]) -> int:
 
 @compiled
 def _laid_out(
-    episodes: Integers, lengths: Integers, terminated: NDArray[np.bool_], longest: int
-) -> tuple[Integers, Integers, Integers]:
-    """Return the packed frames of a part (F,), as rows of the batch, and its `frame_blocks` and `asked_blocks`."""
+    episodes: Integers, lengths: Integers, terminated: NDArray[np.bool_]
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Return the layout of a part.
+
+    It consists of its packed frames (F,) as rows of the batch, the episode (F,) of each, and its `frame_blocks` and
+    `asked_blocks`.
+    """
+    begins = np.empty(len(lengths), np.int64)
+    begin = 0
+    for e in range(len(lengths)):
+        begins[e] = begin
+        begin += lengths[e] + 1
     n_frames = len(episodes)
     for e in episodes:
         n_frames += lengths[e]
-    frames = np.empty(n_frames, np.int64)
+    frames, whose = np.empty(n_frames, np.int64), np.empty(n_frames, np.int64)
     blocks = np.zeros(lengths[episodes[0]] + 1, np.int64)
     asked = np.zeros(len(blocks), np.int64)
     k = 0
     for t in range(len(blocks)):
         for e in episodes:
             if lengths[e] >= t:
-                frames[k] = e * (longest + 1) + t
+                frames[k], whose[k] = begins[e] + t, e
                 k += 1
                 blocks[t] += 1
                 if lengths[e] > t or not terminated[e]:
                     asked[t] += 1
-    return frames, blocks, asked
+    return frames, whose, blocks, asked
 
 
 @compiled
@@ -220,8 +230,8 @@ def _to_gradients(
     values: Floats,
     values_tp1: Floats,
     frames: Integers,
+    whose: Integers,
     departs: Integers,
-    longest: int,
     batch: Arrays,
     gamma: float,
     td_lambda: float,
@@ -240,7 +250,7 @@ def _to_gradients(
         leaving[departs[k]] = k
     for k in range(n_steps - 1, -1, -1):
         arrived = len(frames) - n_steps + k
-        following, episode = leaving[arrived], frames[arrived] // (longest + 1)
+        following, episode = leaving[arrived], whose[arrived]
         step = frames[arrived] - episode - 1  # its number in the batch: an episode has one step fewer than frames
         error = 0.0
         for m in range(n_values):

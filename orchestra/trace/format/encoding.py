@@ -103,6 +103,7 @@ class RecordEncoder:
         """
         kind, actor, clock, _, *row = pending
         types: list[int] = []
+        pieces = row[8].array_pieces() if kind is Kind.DELIVERY else ()
         if kind is Kind.HANDLED:
             row = [actor, *row[:3], clock, *row[3:]]
         complete = _COMPLETIONS.get(kind)
@@ -112,7 +113,8 @@ class RecordEncoder:
         nbytes = len(header)
         for array in arrays:
             nbytes += array.nbytes
-        return Entry(kind, header, arrays, types, nbytes, actor, clock, row)
+        counts = {id(array): rows for array, rows in pieces}
+        return Entry(kind, header, arrays, types, nbytes, actor, clock, row, counts)
 
     # Inside
 

@@ -8,8 +8,9 @@ place that an array record of the same file with the same digest tells (`array_r
 import math
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
@@ -24,9 +25,9 @@ from orchestra.trace.format.effects import EFFECTS, Effect, MessageId, MessageTy
 from orchestra.trace.format.records import INPUTS, PHASES, RECORDS, Digest, Experiment, Failure, Header, Kind, Record
 
 MAGIC = b"ORTRACE\n"
-VERSION = 5
+VERSION = 6
 """Version of the trace format."""
-READABLE = (4, 5)
+READABLE = (4, 5, 6)
 """Versions that are read; files of every other version are refused."""
 PREAMBLE = struct.Struct("<8sHHI")
 """Magic, version, zero, CRC-32 of the twelve bytes before."""
@@ -57,6 +58,8 @@ class Entry(NamedTuple):
     clock: int
     row: Sequence[Any] = ()
     """The fields in the header."""
+    pieces: Mapping[int, AnyArray] = MappingProxyType({})
+    """The number of rows of each piece of an array, by the array's identity; see `Message.array_pieces`."""
 
 
 def preamble() -> bytes:

@@ -8,6 +8,7 @@ stays if the process is killed. The table's name has the system's boot id, since
 away: nothing is referred to that was written before it. Other hosts, also on a file system in common, have another id.
 """
 
+import mmap
 import os
 from pathlib import Path
 
@@ -38,19 +39,18 @@ class SharedArrays:
         self._folder = folder
         self._remove = remove
         self._file: int | None = None
+        self._memory: mmap.mmap | None = None
+        """The table. Places are read here, and written to the file: without room on the disk that fails cleanly."""
         self._given_up = False
         self._names: set[str] = set()
         """Files that are known to exist."""
 
     def find(self, digest: bytes) -> ArrayPlace | None:
         """Return where an array has been written, or None where that is unknown."""
-        file = self._opened()
-        if file is None:
+        if self._opened() is None or self._memory is None:
             return None
-        try:
-            slot = os.pread(file, SLOT_BYTES, self._offset(digest))
-        except OSError:
-            return None
+        begin = self._offset(digest)
+        slot = self._memory[begin : begin + SLOT_BYTES]
         # Two processes may have written to the slot at once: the hash tells whether it is whole.
         if slot[:DIGEST_BYTES] != digest or slot[-8:] != xxhash.xxh3_64_digest(slot[:-8]):
             return None
@@ -77,6 +77,9 @@ class SharedArrays:
     def close(self) -> None:
         """Close the table. Afterwards nothing is found or noted."""
         self._given_up = True
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -89,8 +92,11 @@ class SharedArrays:
             try:
                 if boot:
                     self._file = os.open(self._path(boot), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    if os.fstat(self._file).st_size < SLOTS * SLOT_BYTES:
+                        os.truncate(self._file, SLOTS * SLOT_BYTES)
+                    self._memory = mmap.mmap(self._file, SLOTS * SLOT_BYTES, access=mmap.ACCESS_READ)
             except OSError:
-                pass  # a folder without room or permission: each process writes all arrays
+                self.close()  # a folder without room or permission: each process writes all arrays
             self._given_up = self._file is None
         return self._file
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,16 +15,17 @@ import xxhash
 from orchestra import log
 from orchestra.actors.axes import AnyArray
 from orchestra.clock import Clock
+from orchestra.trace.format.array_digests import ArrayDigests
 from orchestra.trace.format.array_records import ArrayPlace, array_record, composed_record, reference_record
 from orchestra.trace.format.dedup import DedupIndex
 from orchestra.trace.format.encoding import PendingRecord, RecordEncoder, separated
+from orchestra.trace.format.free_space import RESERVE_BYTES, FreeSpace
 from orchestra.trace.format.index_tables import MARK, IndexTables
 from orchestra.trace.format.layout import (
     INLINE_BELOW,
     MAX_BODY,
     Entry,
     body_of,
-    digest_of,
     framed,
     header_body,
     preamble,
@@ -37,8 +37,6 @@ from orchestra.trace.format.shared_arrays import SHARE_FROM, SharedArrays
 SEGMENT_BYTES = 1 << 30
 SEGMENT_RECORDS = 1 << 20
 """Records of actors in one file. Their index takes about 100 MB of memory while the file is written."""
-RESERVE_BYTES = 512 << 20
-"""Free disk space below which nothing is written: the run needs it for its checkpoints."""
 KNOWN_ARRAYS = 1 << 16
 """Digests of arrays in the current file that are remembered, so that a repeated array is not written again."""
 JOIN = 256 << 10
@@ -161,6 +159,7 @@ class TraceWriter:
         self._clock = clock
         self._values = values
         self._shared = shared
+        self._space = FreeSpace(folder, clock)
         self._file: TraceOutput | None = None
         self._size = 0
         self._index = IndexTables()
@@ -169,6 +168,7 @@ class TraceWriter:
         self._written_types: set[int] = set()
         self._arrays: OrderedDict[bytes, None] = OrderedDict()
         self._tiles = DedupIndex()
+        self._digests = ArrayDigests()
         self._lost = LostRecords()
         self._told_of_disk = False
         self._logical = 0
@@ -189,14 +189,12 @@ class TraceWriter:
 
     def write(self, entries: Iterable[Entry]) -> None:
         """Write entries, in order. Disk errors raise nothing: the records are dropped and counted."""
-        if self._is_short():
+        if self._space.is_short:
             for entry in entries:
                 self._lose_to_disk(f"less than {RESERVE_BYTES >> 20} MiB were left on the disk", entry)
             return
-        known: dict[int, bytes] = {}
         batch = _Batch()
-        held = list(entries)  # keeps the arrays alive, so that their ids in `known` stay unique
-        for entry in held:
+        for entry in entries:
             if self._is_full(batch.nbytes):
                 batch = self._flush(batch)
                 try:
@@ -206,7 +204,7 @@ class TraceWriter:
                     continue
             if not batch.nbytes:
                 self._begin(batch)
-            self._append(entry, batch, known)
+            self._append(entry, batch)
             if batch.nbytes >= JOIN:
                 batch = self._flush(batch)
         self._flush(batch)
@@ -251,12 +249,6 @@ class TraceWriter:
             self._log.warning("the trace has stopped; what comes is dropped and counted", reason=reason)
         self._lose(reason, *_cost(entry))
 
-    def _is_short(self) -> bool:
-        try:
-            return shutil.disk_usage(self._folder).free < RESERVE_BYTES
-        except OSError:
-            return False  # the write will fail with the reason
-
     def _is_full(self, pending: int) -> bool:
         """Return whether a new file is needed after `pending` more bytes."""
         full = self._size + pending >= SEGMENT_BYTES or self._records >= SEGMENT_RECORDS
@@ -280,7 +272,7 @@ class TraceWriter:
         self.paths.append(path)
         self._index, self._mark = IndexTables(), begin[slice(*MARK)]
 
-    def _append(self, entry: Entry, batch: "_Batch", known: dict[int, bytes]) -> None:
+    def _append(self, entry: Entry, batch: "_Batch") -> None:
         """Add the record of `entry` to `batch`, after the types and arrays that it needs."""
         for number in entry.types:
             if number not in self._written_types:
@@ -292,19 +284,17 @@ class TraceWriter:
             if isinstance(array, Digest) or array.nbytes < INLINE_BELOW:
                 digests.append(None)
                 continue
-            digest = known.get(id(array))
-            if digest is None:
-                digest = known[id(array)] = digest_of(array)
+            digest = self._digests.of(array)
             digests.append(digest)
             if keep:
-                self._append_array(array, digest, batch)
+                self._append_array(array, digest, batch, entry.pieces.get(id(array)))
         body = body_of(entry, digests)
         batch.records.append((batch.nbytes, entry, len(body)))
         batch.add(framed(entry.kind, body))
         self._logical = entry.clock
         self._records += 1
 
-    def _append_array(self, array: AnyArray, digest: bytes, batch: "_Batch") -> None:
+    def _append_array(self, array: AnyArray, digest: bytes, batch: "_Batch", pieces: AnyArray | None = None) -> None:
         if digest in self._arrays:
             self._arrays.move_to_end(digest)
             return
@@ -315,9 +305,11 @@ class TraceWriter:
             self._arrays.popitem(last=False)
         shared = self._shared if array.nbytes >= SHARE_FROM else None
         if shared is not None and (place := shared.find(digest)) is not None:
+            if pieces is not None:
+                self._tiles.note(array, pieces, self._size + batch.nbytes)
             batch.add_array(digest, reference_record(digest, place))
             return
-        data, plan = array.reshape(-1).view("u1").data, self._tiles.plan(array)
+        data, plan = array.reshape(-1).view("u1").data, self._tiles.plan(array, pieces)
         if plan is None or sum(map(len, plan.new)) == len(data):
             record: Sequence[bytes | memoryview] = array_record(digest, data)
             if plan is not None:

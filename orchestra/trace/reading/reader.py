@@ -39,6 +39,8 @@ AHEAD = 256 << 10
 """Bytes read ahead in a sequential scan."""
 _NO_HEADER = "its header is lost"
 _KINDS = {int(kind): kind for kind in Kind}
+_PARTS = frozenset({Kind.BLOB, Kind.PACKED, Kind.REFERENCE})
+"""The records whose arrays a composed array has parts of."""
 _NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")
 
 
@@ -251,7 +253,7 @@ class TraceFile:
         if crc != zlib.crc32(begin[:-4]):
             self._note(0, PREAMBLE.size, "a damaged preamble")
         elif version not in READABLE:
-            known = " and ".join(map(str, READABLE))
+            known = ", ".join(map(str, READABLE[:-1])) + f" and {READABLE[-1]}"
             raise TraceVersion(
                 f"{self.path} has trace format version {version}; this version of orchestra reads only {known}"
             )
@@ -354,9 +356,9 @@ class TraceFile:
 
     def _part(self, offset: int) -> bytes:
         location = self._readable(offset)
-        if location is None or (location.kind is not Kind.BLOB and location.kind is not Kind.PACKED):
+        if location is None or location.kind not in _PARTS:
             raise TraceError(f"a part of an array, at byte {offset:,}, is damaged")
-        return self._stored(location)
+        return self._array(location)
 
     def _read(self, offset: int, length: int) -> bytes:
         """Return bytes of the file; fewer beyond its end, so that the digest will differ."""
@@ -370,27 +372,35 @@ class TraceFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._files: dict[str, TraceFile] = {}
+        self._reading: set[tuple[str, int]] = set()
 
     def array(self, name: str, offset: int) -> bytes:
         """Return the bytes of the array whose record begins at `offset` in the file `name`.
 
         Raises:
-            TraceError: there is no such file, or no such record in it.
+            TraceError: there is no such file, or no such record in it, or the array consists of itself.
         """
         if Path(name).name != name:
             raise TraceError(f"expected the name of a trace file in {self._path}, got {name!r}")
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = TraceFile(self._path / name)
+            file.others = self
         if offset >= file.nbytes:
             file.refresh()
         location = file.location_at(offset)
         if location.kind not in ARRAY_KINDS or location.kind is Kind.REFERENCE:
             raise TraceError(f"{file.path}: expected an array at byte {offset:,}, got a {location.kind.name}")
-        return file._array(location)
+        if (name, offset) in self._reading:
+            raise TraceError(f"{file.path}: the array at byte {offset:,} consists of itself")
+        self._reading.add((name, offset))
+        try:
+            return file._array(location)
+        finally:
+            self._reading.discard((name, offset))
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files.values():
+        files, self._files = self._files, {}
+        for file in files.values():
             file.close()
-        self._files.clear()

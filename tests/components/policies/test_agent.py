@@ -29,9 +29,9 @@ class Case:
     def __init__(self, lengths, n_agents=2, n_actions=3, hidden=5, seed=0, *, terminated=True, dtype=torch.float64):
         rng, obs_size = np.random.default_rng(seed), 4
         self.n_agents, self.n_actions = n_agents, n_actions
-        self.packing = Packing.of(np.array(lengths, np.int32), np.full(len(lengths), terminated), max(lengths))
-        self.padded = rng.standard_normal((len(lengths), max(lengths) + 1, n_agents, obs_size)).astype(np.float32)
-        self.padded[rng.random(self.padded.shape[:3]) < 0.4] = 0.0
+        self.packing = Packing.of(np.array(lengths, np.int32), np.full(len(lengths), terminated))
+        self.obs = rng.standard_normal((sum(lengths) + len(lengths), n_agents, obs_size)).astype(np.float32)
+        self.obs[rng.random(self.obs.shape[:2]) < 0.4] = 0.0
         self.last_actions = rng.integers(-1, n_actions, (len(self.packing.frames), n_agents))
         layers = (
             nn.Linear(obs_size + n_actions + n_agents, hidden),
@@ -56,7 +56,7 @@ class Case:
         return [p for layer in self.layers for p in layer.parameters()]
 
     def inputs(self, n_parts=1):
-        of = AgentInputs.of(self.padded, self.packing, self.last_actions, n_actions=self.n_actions, n_parts=n_parts)
+        of = AgentInputs.of(self.obs, self.packing, self.last_actions, n_actions=self.n_actions, n_parts=n_parts)
         return of.to(torch.device("cpu"), self.parameters[0].dtype)
 
     def values(self, n_parts=1):
@@ -128,7 +128,7 @@ def test_a_part_may_be_empty():
 
 def test_what_is_no_number_stays_none_in_its_episode():
     case = Case([3, 3, 3], n_agents=1, hidden=20, terminated=False)
-    case.padded[1] = np.nan
+    case.obs[4:8] = np.nan
     numbers = ~case.values().isnan().all(1)
     assert numbers.tolist() == [True, False, True] * 4
 

@@ -107,7 +107,7 @@ def distinct(policy):
 def packed(policy, batch, rows):
     """Put [e][t] → value into packed order."""
     packing = policy.prepared(batch).packing
-    time = packing.steps % batch.actions.shape[1]
+    time = np.concatenate([np.arange(n) for n in batch.lengths])[packing.steps]
     return [rows[e][t] for e, t in zip(packing.episode, time, strict=True)]
 
 

@@ -84,10 +84,10 @@ def test_workers_act_as_either_says(spec, make_batch, dtype) -> None:
 def test_inputs_gathered_by_numpy_are_those_gathered_by_the_loops(spec, make_batch) -> None:
     batch = make_batch((3, 9, 1, 6))
     batch.obs[1, :, 2] = 0.0
-    packing = Packing.of(batch.lengths, batch.terminated, 9)
+    packing = Packing.of(batch.lengths, batch.terminated)
     last = np.random.default_rng(0).integers(-1, spec.n_actions, (len(packing.frames), spec.n_agents))
     loops, plain = (
-        AgentInputs.of(batch.obs, packing, last, n_actions=spec.n_actions, compiled=compiled)
+        AgentInputs.of(batch.frames("obs"), packing, last, n_actions=spec.n_actions, compiled=compiled)
         for compiled in (True, False)
     )
     assert torch.equal(loops.picks, plain.picks)

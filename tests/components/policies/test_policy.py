@@ -43,8 +43,8 @@ def test_acting_step_by_step_gives_the_values_that_learning_unrolls(spec, make_b
     batch.obs[0, 4:, 1] = 0.0  # dead
     with torch.no_grad():
         last_actions = np.concatenate([np.full((1, spec.n_agents), -1), batch.actions[0]])
-        packing = Packing.of(np.array([9], np.int32), np.array([False]), 9)
-        inputs = AgentInputs.of(batch.obs, packing, last_actions, n_actions=spec.n_actions)
+        packing = Packing.of(np.array([9], np.int32), np.array([False]))
+        inputs = AgentInputs.of(batch.frames("obs"), packing, last_actions, n_actions=spec.n_actions)
         unrolled = policy.agent.values(inputs)
     hidden = policy.initial_hidden(1)
     for t in range(10):

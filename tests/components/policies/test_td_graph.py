@@ -63,7 +63,7 @@ def test_sizes_are_few():
 def test_lengths_that_the_batch_cannot_have_are_refused(lengths):
     spec = spec_of()
     batch = drawn(spec, [3, 7], 0).replaced(lengths=np.array(lengths, np.int32))
-    with pytest.raises(ValueError, match="lengths: expected at least one episode of 1 to 7 steps each"):
+    with pytest.raises(ValueError, match=r"lengths: expected at least one episode of 1 (to 7|or more) steps each"):
         Qmix(spec, kernels="torch")._make_td_graph().gradient(batch)
 
 

@@ -114,7 +114,7 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tra
     ) -> TraceWriter:
         monkeypatch.setattr(writing, "SEGMENT_BYTES", segment_bytes)
         monkeypatch.setattr(writing, "TraceOutput", open_file)
-        monkeypatch.setattr(writing.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free()))
+        monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free()))
         options = {"clock": ManualClock(), "values": True, **options}
         return TraceWriter(tmp_path, "toy.77", HEADER, RecordEncoder(types=TYPES), **options)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from orchestra.errors import NotATrace, TraceVersion, ValuesMissing
+from orchestra.testing import ManualClock
 from orchestra.trace.format.effects import MessageId, SendCompleted, Sent
 from orchestra.trace.format.layout import MAGIC, PREAMBLE, READABLE, VERSION, header_body, header_of
 from orchestra.trace.format.records import Birth, Close, Delivery, Digest, Gap, Handled, Kind, Record
@@ -223,7 +224,7 @@ def test_other_files_and_other_versions_are_refused(tmp_path: Path, writer: Make
     for version in (1, READABLE[0] - 1, VERSION + 1):
         begin = PREAMBLE.pack(MAGIC, version, 0, 0)[:-4]
         other.write_bytes(begin + zlib.crc32(begin).to_bytes(4, "little") + path.read_bytes()[PREAMBLE.size :])
-        expected = f"has trace format version {version}; this version of orchestra reads only 4 and 5$"
+        expected = f"has trace format version {version}; this version of orchestra reads only 4, 5 and 6$"
         with pytest.raises(TraceVersion, match=expected):
             TraceFile(other)
 
@@ -273,10 +274,11 @@ def test_an_unwritable_folder_costs_the_trace_only(writer: MakeWriter, toy: Any)
 
 
 def test_a_trace_leaves_free_space_on_the_disk(writer: MakeWriter, toy: Any) -> None:
-    room = [1 << 40]
-    made = writer(free=lambda: room[0])
+    room, clock = [1 << 40], ManualClock()
+    made = writer(free=lambda: room[0], clock=clock)
     for n in range(1, 10):
         room[0] = 1000 if 3 < n < 7 else 1 << 40
+        clock.advance(0.5)
         made.write([toy.delivery(n)])
     made.close()
     told = records(made.paths[0])
