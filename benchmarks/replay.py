@@ -14,7 +14,7 @@ W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. Of the numb
 every number changes in every frame. The floor is `np.take` of episodes that are one piece of bytes each, into memory
 that exists already. One batch of the floor may fit into the cache, so this package drops each batch before it draws
 the next. A learner often holds a batch while the next one is drawn; for that case both sides use two batches in turn.
-A new episode replaces the oldest one, also in the floor. The raw socket sends the bytes of such a batch from another
+New episodes replace the oldest ones, also in the floor. The raw socket sends the bytes of such a batch from another
 process, over a unix socket, for each request byte.
 
 Rounds alternate. Figures are medians over rounds, and ratios medians of ratios within a round.
@@ -45,7 +45,7 @@ from components.replay_buffers import (
     Transitions,
 )
 
-ROWS, BATCH, EPISODES = 64, 256, 32
+ROWS, BATCH, EPISODES, TOGETHER = 64, 256, 32, 8
 FIELDS = {
     "obs": Field(np.float32, (84,)),
     "next_obs": Field(np.float32, (84,)),
@@ -322,6 +322,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     """Return the functions to measure, by job and side, and the server to close afterwards."""
     replay, dense = (filled(capacity, rng, dense=dense) for dense in (False, True))
     one, full = (make_episodes(1, rng, dense=dense) for dense in (False, True))
+    some = make_episodes(TOGETHER, rng, dense=False)
     each = sum(one.fields[name].nbytes for name in BATCH_FIELDS)
     for name, held in (("episodes", replay), ("dense episodes", dense)):
         print(f"{name}: {held.n_bytes / capacity / each:.2f} of their bytes in memory")
@@ -332,6 +333,10 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
 
     def insert_floor() -> None:
         blob[next(turn)] = out[0]
+
+    def insert_some_floor() -> None:
+        first = next(turn) * TOGETHER % (capacity - TOGETHER)
+        blob[first : first + TOGETHER] = out[:TOGETHER]
 
     def sample_floor() -> None:
         blob.take(rng.choice(capacity, EPISODES, replace=False), axis=0, out=out, mode="clip")
@@ -345,6 +350,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
 
     jobs: dict[str, Jobs] = {
         "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(one)},
+        f"insert {TOGETHER} episodes": {"floor": insert_some_floor, "this package": lambda: replay.insert(some)},
         "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
         "sample 32, one is held": {
             "floor": sample_floor_of_two,
@@ -359,11 +365,13 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     except ImportError:
         return jobs, raw
     episode = {name: one.fields[name] for name in BATCH_FIELDS}
+    episodes = {name: some.fields[name].reshape(TOGETHER, *array.shape) for name, array in episode.items()}
     layout = {name: {"shape": array.shape, "dtype": array.dtype} for name, array in episode.items()}
     theirs = cpprb.ReplayBuffer(capacity, layout)
     for _ in range(capacity):
         theirs.add(**episode)
     jobs["insert an episode"]["cpprb"] = lambda: theirs.add(**episode)
+    jobs[f"insert {TOGETHER} episodes"]["cpprb"] = lambda: theirs.add(**episodes)
     jobs["sample 32"]["cpprb"] = lambda: theirs.sample(EPISODES)
     return jobs, raw
 

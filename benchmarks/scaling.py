@@ -169,16 +169,20 @@ def _is_after(since: float, record: Record) -> bool:
     return bool(record["elapsed_s"] >= since)
 
 
+BESIDE = {"worker": "playing", "evaluator": "playing", "learner": "saving"}
+"""What a process does in its threads beside the event loop."""
+
+
 def processor_seconds(run: Running) -> Values:
     """Return the processor seconds so far: of threads that play, of those that save, and of all others by process.
 
-    A worker plays, and a learner that does not learn saves checkpoints, in threads of their own. The event loop of a
-    process, which sends, receives and writes to the replay buffer, is its main thread.
+    Workers and evaluators play, and a learner that does not learn saves checkpoints, in threads of their own. The event
+    loop of a process, which sends, receives and writes to the replay buffer, is its main thread.
     """
     spent: defaultdict[str, float] = defaultdict(float, saving=0.0)
     for name, process in run.processes().items():
         process_name = name.partition("-")[0]
-        beside = {"worker": "playing", "learner": "saving"}.get(process_name, process_name)
+        beside = BESIDE.get(process_name, process_name)
         for thread in process.threads():
             seconds = thread.user_time + thread.system_time
             spent[process_name if thread.id == process.pid else beside] += seconds

@@ -210,7 +210,7 @@ class ExperienceSchema:
                 field, what is expected and what was given.
         """
         self.check_names(arrays)
-        n_steps, n_segments = int(lengths.sum(dtype=np.int64)), len(lengths)
+        n_steps, n_segments = sum(lengths.tolist()), len(lengths)
         for name, spec in self.fields:
             array, shape = arrays[name], (self.rows(spec.per, n_steps, n_segments), *self.items[name][0])
             if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != self.items[name][1]:

@@ -150,7 +150,8 @@ class Worker(
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        self._quiet = 0
+        if msg.version != self._sync.version:  # after a checkpoint the same version comes again
+            self._quiet = 0
         if self._sync.loaded(msg):
             self._rollout.load(msg.params, msg.version)
         await self._hear_of(msg.env_steps)

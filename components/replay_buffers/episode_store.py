@@ -3,7 +3,7 @@
 Shapes: E segments, N steps and F = N + E frames of all of them together, T steps of the longest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -153,10 +153,11 @@ class EpisodeStore:
         check_array("terminated", episodes.terminated, (n,), np.bool_)
         if episodes.truncated is not None:
             check_array("truncated", episodes.truncated, (n,), np.bool_)
-        if n == 0 or lengths.min() < 1 or lengths.max() > limit:
+        listed = lengths.tolist()  # for few episodes faster than NumPy
+        if not listed or min(listed) < 1 or max(listed) > limit:
             raise InvalidExperience(f"lengths: expected at least one episode of 1 to {limit} steps each, got {lengths}")
         if episodes.versions is not None:
-            check_array(VERSIONS, episodes.versions, (int(lengths.sum(dtype=np.int64)),), np.int32)
+            check_array(VERSIONS, episodes.versions, (sum(listed),), np.int32)
         try:
             self.schema.check(self._fields(episodes), lengths)
         except SchemaMismatch as error:
@@ -172,43 +173,38 @@ class EpisodeStore:
 
     def write(self, slots: NDArray[np.int64], episodes: Episodes, overwrites: Overwrites) -> None:
         """Write the last E of checked episodes to `slots` (E,); overwritten frames are announced first."""
-        skipped, fields = len(episodes) - len(slots), self._fields(episodes)
-        versions = episodes.versions
+        skipped, fields, versions = len(episodes) - len(slots), self._fields(episodes), episodes.versions
         if versions is None:
             versions = np.full(int(episodes.lengths.sum()), -1, np.int32)
-        bits = {name: np.empty((len(fields[name]), ring.groups), BITS) for name, ring in self._sparse.items()}
-        sources: dict[str, NDArray[Any]] = {**fields, VERSIONS: versions, **bits}
-        step = int(episodes.lengths[:skipped].sum())
-        frame = step + skipped
-        for slot, n in zip(slots.tolist(), episodes.lengths[skipped:].tolist(), strict=True):
-            start = self._place(slot, n + 1)
-            if overwrites is not None:
-                announce(overwrites, self.arrays.values(), *self._space.parts(start, n + 1))
-            for name, ring in self._sparse.items():
-                rows = slice(frame, frame + n + 1)
-                ring.write(slot, fields[name][rows], bits[name][rows], overwrites)
-            self._copy(self._by_frame, sources, frame, n + 1, start)
-            self._copy(self._by_step, sources, step, n, start)
-            for name in self._by_step:  # no action is taken in an episode's last frame
-                self.arrays[name][(start + n) % self._space.size] = 0
-            frame, step = frame + n + 1, step + n
-        self.lengths[slots], self._terminated[slots] = episodes.lengths[skipped:], episodes.terminated[skipped:]
+        step = int(episodes.lengths[:skipped].sum()) if skipped else 0
+        sources = {name: fields[name][step + skipped :] for name in self._by_frame}
+        sources |= {name: fields[name][step:] for name in self.schema.steps} | {VERSIONS: versions[step:]}
+        n_steps = episodes.lengths[skipped:].tolist()
+        n_frames = [n + 1 for n in n_steps]
+        places = slots.tolist()
+        starts = self._place(places, n_frames)
+        frames, steps = self._space.runs(starts, n_frames), self._space.runs(starts, n_steps)
+        if overwrites is not None:
+            announce(overwrites, self.arrays.values(), *(slice(to, to + n) for to, _, n in frames))
+        for name, ring in self._sparse.items():
+            sources[name] = ring.write(places, sources[name], n_frames, overwrites)
+        last = [(start + n) % self._space.size for start, n in zip(starts, n_steps, strict=True)]
+        for names, runs, empty in ((self._by_frame, frames, []), (self._by_step, steps, last)):
+            for name in names:
+                into, of = self.arrays[name], sources[name]
+                for to, first, n in runs:
+                    into[to : to + n] = of[first : first + n]
+                for row in empty:  # no action is taken in an episode's last frame
+                    into[row] = 0
+        self.lengths[slots], self._terminated[slots] = n_steps, episodes.terminated[skipped:]
         truncated = ~episodes.terminated if episodes.truncated is None else episodes.truncated
         self._truncated[slots] = truncated[skipped:]
         for name, array in self._per_segment.items():
             array[slots] = fields[name][skipped:]
 
-    def _copy(self, names: Sequence[str], sources: Mapping[str, NDArray[Any]], first: int, n: int, start: int) -> None:
-        """Copy `n` rows of each source from row `first` to the ring's row `start`."""
-        for part in self._space.parts(start, n):
-            for name in names:
-                into = self.arrays[name][part]
-                into[:] = sources[name][first : first + len(into)]
-            first += len(into)
-
-    def _place(self, slot: int, n_frames: int) -> int:
-        """Return the first frame of a new episode of `n_frames` in `slot`; here every slot has room for any episode."""
-        return slot * (self.limit + 1)
+    def _place(self, slots: Sequence[int], n_frames: Sequence[int]) -> list[int]:
+        """Return the first frames of new episodes of `n_frames`; here every slot has room for any episode."""
+        return [slot * (self.limit + 1) for slot in slots]
 
     def _corners(
         self, starts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]
@@ -359,8 +355,7 @@ class EpisodeStore:
         n = len(slots)
         self.lengths[:] = 0
         lengths = reader.read("lengths", np.int32, (n,))
-        for slot, steps in zip(slots.tolist(), lengths.tolist(), strict=True):
-            self._place(slot, steps + 1)
+        self._place(slots.tolist(), (lengths + 1).tolist())
         self.lengths[slots], self._terminated[slots] = lengths, reader.read("terminated", np.bool_, (n,))
         self._truncated[slots] = reader.read("truncated", np.bool_, (n,))
         for name, array in self._per_segment.items():

@@ -1,5 +1,6 @@
 """Episodes that leave in the order of insertion, stored without padding. Shapes are those of `episode_store`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,18 @@ class PackedEpisodeStore(EpisodeStore):
             if self.schema.by_name[name].sparse
         }
 
-    def _place(self, slot: int, n_frames: int) -> int:
-        leaving = int(self.lengths[slot])
-        self._space.give_back(leaving + 1 if leaving else 0)
-        needed, size = self._space.used + n_frames, self._space.size
+    def _place(self, slots: Sequence[int], n_frames: Sequence[int]) -> list[int]:
+        for slot in slots:
+            leaving = int(self.lengths[slot])
+            self._space.give_back(leaving + 1 if leaving else 0)
+        needed, size = self._space.used + sum(n_frames), self._space.size
         if needed > size:
             # The head passes over the whole ring, so unneeded frames cost memory, too.
             self.arrays = {}  # with a reference to it, an array would be copied
             size = max(needed, min(size + size // 4, self.capacity * (self.limit + 1)))
             self.arrays = self._allocate(size)
             self._space.extend(size, self.arrays.values())
-        return self._space.take(slot, n_frames)
+        return self._space.take(slots, n_frames)
 
     def _frame_arrays(self, slots: NDArray[np.int64]) -> dict[str, StateArray]:
         used = int(self.lengths[slots].sum()) + len(slots)

@@ -1,6 +1,6 @@
 """Places in a ring: rows that are taken at its head, and given back at its tail."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,18 @@ class RingSpace:
         """First row of the item in each slot, (slots,); any row for an item without rows."""
         self._head = 0
 
-    def take(self, slot: int, n: int) -> int:
-        """Take `n` rows for the item of a slot; return the first. There has to be room."""
-        start = self.starts[slot] = self._head
-        self._head = (start + n) % self.size
-        self.used += n
-        return start
+    def take(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Take `counts` rows for the items of `slots`, in this order; return the first row of each.
+
+        There has to be room.
+        """
+        starts = []
+        for slot, n in zip(slots, counts, strict=True):
+            starts.append(self._head)
+            self.starts[slot] = self._head
+            self._head = (self._head + n) % self.size
+            self.used += n
+        return starts
 
     def give_back(self, n: int) -> None:
         """Give back the `n` rows that were taken first."""
@@ -42,6 +48,25 @@ class RingSpace:
         """Return `n` rows from row `start` on: as one slice, or as two if they go on at the ring's beginning."""
         until_end = min(n, self.size - start)
         return [slice(start, start + until_end), *([slice(n - until_end)] if until_end < n else [])]
+
+    def runs(self, starts: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return the rows of items with `counts` rows from rows `starts` on, in as few runs as possible.
+
+        Returns:
+            of each run its first row, its first row if all items lie back to back, and its number of rows.
+        """
+        runs: list[tuple[int, int, int]] = []
+        end = row = 0
+        for start, n in zip(starts, counts, strict=True):
+            for part in self.parts(start, n):
+                length = part.stop - (part.start or 0)
+                if runs and end == part.start:
+                    to, first, held = runs[-1]
+                    runs[-1] = to, first, held + length
+                else:
+                    runs.append((part.start or 0, row, length))
+                end, row = part.stop, row + length
+        return runs
 
     def extend(self, size: int, arrays: Iterable[NDArray[Any]]) -> None:
         """Extend the ring to the `size` rows that all `arrays` now have: rows after its old end follow that end."""

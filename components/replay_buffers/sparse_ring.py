@@ -5,6 +5,7 @@ The bits that tell which numbers of a frame differ lie beside the other arrays o
 Shapes: F frames, G groups of bits of a frame, V values, E segments.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -19,6 +20,8 @@ from components.replay_buffers.ring_space import RingSpace
 from components.replay_buffers.storage import GrowingArray, Overwrites, allocate, announce
 
 Bits = NDArray[np.uint16]
+AT_A_TIME = 1 << 19
+"""Numbers of the episodes that are encoded at a time, 2 MiB: they stay in the cache until they are copied."""
 
 
 def loops() -> Any:
@@ -56,7 +59,8 @@ class SparseRing:
         """The ring, (V,)."""
         self._space = RingSpace(slots, first)
         self._counts = np.zeros(slots, np.int64)
-        self._encoded = np.empty(frames * self._n + LANES, np.uint32)
+        self._encoded = np.empty(max(frames * self._n, AT_A_TIME) + LANES, np.uint32)
+        self._encoded_values = self._encoded.view(dtype)
         self._nothing, self._before = np.zeros((2, self._n), np.uint32)
         self._nothing.flags.writeable = False
 
@@ -68,38 +72,60 @@ class SparseRing:
     def _allocate(self, n: int, folder: str | Path | None = None) -> NDArray[Any]:
         return allocate((n,), self.dtype, folder) if self._growing is None else self._growing.extended(n)
 
-    def write(self, slot: int, frames: NDArray[Any], bits: Bits, overwrites: Overwrites) -> None:
-        """Write an episode to a slot, in place of the oldest one if there is one in it.
+    def write(self, slots: Sequence[int], frames: NDArray[Any], counts: Sequence[int], overwrites: Overwrites) -> Bits:
+        """Write episodes to slots, in place of the oldest ones, which those slots have; return their bits (F, G).
 
         Args:
-            slot: the slot.
-            frames: (F, *item).
-            bits: (F, G), filled.
+            slots: the slots.
+            frames: (F, *item), back to back.
+            counts: the frames of each episode.
             overwrites: as for `EpisodeStore.write`.
         """
         kernel = self._kernel
         numbers = kernel.read_only(frames).reshape(len(frames), self._n).view(np.uint32)
-        n = kernel.encode(numbers, self._nothing, bits, self._encoded)
-        self._take(slot, n)
-        values, copied = self._encoded.view(self.dtype), 0
-        parts = self._space.parts(int(self._space.starts[slot]), n)
+        bits = np.empty((len(frames), self.groups), np.uint16)
+        for some, rows in self._chunks(counts):
+            n_values = np.array(counts[some], np.int64)
+            kernel.encode(numbers[rows], n_values, self._nothing, bits[rows], self._encoded)
+            self._append(slots[some], n_values.tolist(), overwrites)
+        return bits
+
+    def _chunks(self, counts: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        """Return which episodes are encoded at a time, and their frames: as many as there is memory for."""
+        begin = first = row = 0
+        for i, n in enumerate(counts):
+            if (row + n - first) * self._n + LANES > len(self._encoded):
+                yield slice(begin, i), slice(first, row)
+                begin, first = i, row
+            row += n
+        yield slice(begin, len(counts)), slice(first, row)
+
+    def _append(self, slots: Sequence[int], n_values: Sequence[int], overwrites: Overwrites) -> None:
+        """Copy the encoded values of new episodes to the ring."""
+        start = self._take(slots, n_values)[0]
+        parts = self._space.parts(start, sum(n_values))
         if overwrites is not None:
             announce(overwrites, [self.values], *parts)
+        copied = 0
         for part in parts:
             into = self.values[part]
-            into[:] = values[copied : copied + len(into)]
+            into[:] = self._encoded_values[copied : copied + len(into)]
             copied += len(into)
 
-    def _take(self, slot: int, n: int) -> None:
-        """Take `n` places for the new episode of a slot, and extend the ring if it has not as many."""
-        self._space.give_back(int(self._counts[slot]))
-        needed, size = self._space.used + n, self._space.size
+    def _take(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Take places for `counts` values of the new episodes of slots; return the first of each.
+
+        The ring is extended if it has not as many places.
+        """
+        for slot, n in zip(slots, counts, strict=True):
+            self._space.give_back(int(self._counts[slot]))
+            self._counts[slot] = n
+        needed, size = self._space.used + sum(counts), self._space.size
         if needed > size:
             self.values = np.empty(0, self.dtype)  # with a reference to it, the array would be copied
             self.values = self._allocate(max(needed, min(size + size // 4, self._most)))
             self._space.extend(len(self.values), [self.values])
-        self._space.take(slot, n)
-        self._counts[slot] = n
+        return self._space.take(slots, counts)
 
     def read(
         self,
@@ -158,8 +184,7 @@ class SparseRing:
         """Load a checked array into `slots` (n,), of `counts` (n,) values each; all other episodes are gone."""
         self._space.clear()
         self._counts[:] = 0
-        for slot, n in zip(slots.tolist(), counts.tolist(), strict=True):
-            self._take(slot, n)
+        self._take(slots.tolist(), counts.tolist())
         used = self._space.used
         if overwrites is not None:
             announce(overwrites, [self.values], slice(used))

@@ -119,15 +119,22 @@ def test_several_turns_are_told_in_one_message_while_no_version_comes(
 
 
 @pytest.mark.parametrize(
-    ("rule", "news"),
+    ("rule", "news", "of_versions"),
     [
-        pytest.param(ALWAYS, params, id="parameters"),
-        pytest.param(SyncRule(max_lag=10_000), announcement, id="announcements"),
-        pytest.param(ALWAYS, None, id="nothing"),
+        pytest.param(ALWAYS, params, True, id="parameters"),
+        pytest.param(SyncRule(max_lag=10_000), announcement, True, id="announcements"),
+        pytest.param(ALWAYS, lambda _: params(0), False, id="the same parameters again"),
+        pytest.param(ALWAYS, None, False, id="nothing"),
     ],
 )
 def test_a_worker_tells_of_each_turn_as_long_as_it_hears_of_versions(
-    run, stage, spawn, corridor, rule: SyncRule, news: Callable[[int], LoadParamsMsg | VersionMsg] | None
+    run,
+    stage,
+    spawn,
+    corridor,
+    rule: SyncRule,
+    news: Callable[[int], LoadParamsMsg | VersionMsg] | None,
+    of_versions: bool,
 ) -> None:
     async def main() -> None:
         async with stage() as scene:
@@ -142,7 +149,7 @@ def test_a_worker_tells_of_each_turn_as_long_as_it_hears_of_versions(
                     await worker.tell(news(number))
             turns = [message.lengths.tolist().count(1) for message in up.of(InsertTransitionMsg)]
             assert set(turns[:QUIET_TURNS]) == {1}
-            assert (max(turns[QUIET_TURNS : 3 * QUIET_TURNS]) == 1) == (news is not None)
+            assert (max(turns[QUIET_TURNS : 3 * QUIET_TURNS]) == 1) == of_versions
 
     run(main())
 

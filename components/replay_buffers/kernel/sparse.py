@@ -4,7 +4,7 @@ The frame before an item's first one is all zeros, so numbers that are zero and 
 is the exclusive or of both numbers' bits: every float is restored bit for bit, -0.0 and NaN, too. A frame can be read
 only after those before it.
 
-Sizes: F frames, N numbers of a frame, G = N / LANES, rounded up, V values, E segments.
+Sizes: F frames, N numbers of a frame, G = N / LANES, rounded up, V values, E items or segments of them.
 """
 
 from typing import Any
@@ -28,33 +28,37 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @compiled
-def encode(numbers: Numbers, nothing: Numbers, bits: Bits, values: Numbers) -> int:
-    """Fill `bits` and `values` with the differences in an item; return how many there are.
+def encode(numbers: Numbers, counts: NDArray[np.int64], nothing: Numbers, bits: Bits, values: Numbers) -> None:
+    """Fill `bits` and `values` with the differences in items that lie back to back.
 
     Args:
         numbers: (F, N), read-only.
+        counts: (E,), frames of each item; replaced by the number of differences in each.
         nothing: (N,), zeros, read-only.
         bits: (F, G), filled.
-        values: room for F N + LANES; what follows the differences is overwritten with any numbers.
+        values: room for F N + LANES, filled; what follows the differences is overwritten with any numbers.
     """
-    n, n_whole, k = numbers.shape[1], numbers.shape[1] // LANES, 0
-    for f in range(len(numbers)):
-        of, to = numbers[f], bits[f]
-        before = numbers[f - 1] if f > 0 else nothing
-        for g in range(n_whole):
-            word = bits_of(of, before, g * LANES)
-            to[g] = word
-            gather_lanes(of, before, g * LANES, word, values, k)
-            k += ones(word)
-        if n_whole < len(to):
-            word = 0
-            for j in range(n_whole * LANES, n):
-                values[k] = of[j] ^ before[j]
-                if of[j] != before[j]:
-                    word |= 1 << (j - n_whole * LANES)
-                    k += 1
-            to[n_whole] = word
-    return k
+    n, n_whole, k, f = numbers.shape[1], numbers.shape[1] // LANES, 0, 0
+    for i in range(len(counts)):
+        before, first = nothing, k
+        for _ in range(counts[i]):
+            of, to = numbers[f], bits[f]
+            for g in range(n_whole):
+                word = bits_of(of, before, g * LANES)
+                to[g] = word
+                gather_lanes(of, before, g * LANES, word, values, k)
+                k += ones(word)
+            if n_whole < len(to):
+                word = 0
+                for j in range(n_whole * LANES, n):
+                    values[k] = of[j] ^ before[j]
+                    if of[j] != before[j]:
+                        word |= 1 << (j - n_whole * LANES)
+                        k += 1
+                to[n_whole] = word
+            before = of
+            f += 1
+        counts[i] = k - first
 
 
 @compiled
@@ -120,7 +124,7 @@ def prepare() -> None:
 def _call() -> None:
     n = LANES + 1
     out, before, values = np.zeros((1, n), np.uint32), np.zeros(n, np.uint32), np.zeros(2 * n, np.uint32)
-    bits = np.zeros((1, 2), np.uint16)
-    encode(read_only(out), read_only(before), bits, values)
-    count(read_only(bits), np.zeros(1, np.int64))
+    bits, counts = np.zeros((1, 2), np.uint16), np.ones(1, np.int64)
+    encode(read_only(out), counts, read_only(before), bits, values)
+    count(read_only(bits), counts)
     decode(bits, values, np.zeros((1, 5), np.int64), before, out)

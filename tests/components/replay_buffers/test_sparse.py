@@ -22,6 +22,7 @@ from components.replay_buffers import (
     UniformSelector,
     open_checkpoint,
     packed_episode_store,
+    sparse_ring,
 )
 from components.replay_buffers.kernel import LANES
 from components.replay_buffers.kernel import sparse as kernel
@@ -43,9 +44,12 @@ def some_zeros(generator, shape, share):
     return numbers
 
 
-def encode(numbers, bits, values):
+def encode(numbers, bits, values, counts=None):
+    """Encode items of `counts` frames, by default one; return the number of values of each."""
     nothing = kernel.read_only(np.zeros(numbers.shape[1], np.uint32))
-    return kernel.encode(kernel.read_only(numbers), nothing, bits, values)
+    n_values = np.array([len(numbers)] if counts is None else counts)
+    kernel.encode(kernel.read_only(numbers), n_values, nothing, bits, values)
+    return n_values
 
 
 def row(n):
@@ -55,6 +59,7 @@ def row(n):
 
 # The code -------------------------------------------------------------------------------------------------------------
 
+seeds = st.integers(0, 99)
 shapes = st.tuples(st.integers(1, 6), st.sampled_from([1, 2, LANES - 1, LANES, LANES + 1, 3 * LANES, 3 * LANES + 5]))
 
 
@@ -64,7 +69,7 @@ def test_numbers_that_were_encoded_are_decoded_from_anywhere_in_the_rings(shape,
     generator, (frames, n), groups = rng(seed), shape, -(-shape[1] // LANES)
     numbers = some_zeros(generator, shape, share)
     bits, values = np.zeros((frames, groups), np.uint16), np.zeros(numbers.size + LANES, np.uint32)
-    n_values = encode(numbers, bits, values)
+    (n_values,) = encode(numbers, bits, values)
 
     changes = numbers.copy()
     changes[1:] ^= numbers[:-1]
@@ -89,10 +94,25 @@ def test_numbers_that_were_encoded_are_decoded_from_anywhere_in_the_rings(shape,
 def test_a_full_ring_is_read_to_its_last_value():
     numbers, bits = np.arange(1, LANES + 1, dtype=np.uint32)[None], np.zeros((1, 1), np.uint16)
     values = np.zeros(2 * LANES, np.uint32)
-    assert encode(numbers, bits, values) == LANES
+    assert encode(numbers, bits, values).tolist() == [LANES]
     out = np.zeros((1, LANES), np.uint32)
     kernel.decode(bits, values[:LANES].copy(), np.array([[0, 0, 0, 0, 1]]), row(LANES), out)
     np.testing.assert_array_equal(out, numbers)
+
+
+@given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=5), n=st.sampled_from([3, LANES + 1]), seed=seeds)
+def test_items_are_encoded_together_as_each_alone(counts, n, seed):
+    numbers, groups = some_zeros(rng(seed), (sum(counts), n), 0.5), -(-n // LANES)
+    bits, values = np.zeros((sum(counts), groups), np.uint16), np.zeros(numbers.size + LANES, np.uint32)
+    n_values = encode(numbers, bits, values, counts)
+    items, its_bits = (np.split(array, np.cumsum(counts)[:-1]) for array in (numbers, bits))
+    place = 0
+    for item, own_bits, n_own in zip(items, its_bits, n_values.tolist(), strict=True):
+        alone, own = np.zeros_like(own_bits), np.zeros(item.size + LANES, np.uint32)
+        assert encode(item, alone, own).tolist() == [n_own]
+        np.testing.assert_array_equal(own_bits, alone)
+        np.testing.assert_array_equal(values[place : place + n_own], own[:n_own])
+        place += n_own
 
 
 # Buffers --------------------------------------------------------------------------------------------------------------
@@ -135,12 +155,14 @@ lengths = st.lists(st.lists(st.integers(1, LIMIT), min_size=1, max_size=6), min_
     inserts=lengths,
     share=st.sampled_from([0.0, 0.1, 0.9]),
     rollout=st.integers(1, LIMIT + 1),
-    seed=st.integers(0, 99),
+    at_a_time=st.sampled_from([0, sparse_ring.AT_A_TIME]),
+    seed=seeds,
 )
-def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, rollout, seed):
+def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, rollout, at_a_time, seed):
     generator = rng(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_episode_store, "FIRST_EPISODES", 1)
+        patch.setattr(sparse_ring, "AT_A_TIME", at_a_time)
         replay = PrioritizedEpisodeReplay(schema(), capacity)
     held = {"obs": [], "count": []}
     for some in inserts:  # often round the ring, which grows meanwhile; some episodes have no value at all
@@ -164,13 +186,23 @@ def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, ro
 
 
 def test_an_oldest_episode_without_values_is_saved_with_those_after_it():
-    ring, bits = SparseRing((1,), np.dtype(np.int32), 3, 4, None), np.zeros((4, 1), np.uint16)
+    ring = SparseRing((1,), np.dtype(np.int32), 3, 4, None)
     for slot, changes, unit in (0, 4, 1), (1, 0, 1), (2, 2, 10), (0, 1, 7):  # it grows where slot 1 begins
         frames = (unit * np.minimum(np.arange(1, 5), changes)).astype(np.int32)[:, None]
-        ring.write(slot, frames, bits, None)
+        ring.write([slot], frames, [4], None)
     saved = ring.state_array(np.array([1, 2, 0]))
     assert np.concatenate(list(saved.pieces)).tolist() == [10, 10 ^ 20, 7]
     assert ring.check_valid(np.array([1, 2, 0]), np.array([0, 2, 1])) == []
+
+
+def test_a_saved_episode_has_no_step_after_its_last_frame():
+    replay = EpisodeReplay(schema(), 3)
+    for seed in range(4):  # episodes of other lengths lay in the same rows before
+        replay.insert(Episodes(**made(rng(seed), [3, 1 + seed % 3, 2])))
+    state = replay.state()
+    ends = np.cumsum(state["lengths"] + 1) - 1
+    is_last = np.isin(np.arange(len(state["frames/reward"])), ends)
+    np.testing.assert_array_equal(state["frames/reward"] == 0, is_last)
 
 
 def test_minus_zero_nan_and_subnormal_numbers_are_kept():
