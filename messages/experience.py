@@ -30,9 +30,9 @@ def segments_of_rows(
     lengths: NDArray[np.int32], per_frame: Arrays, per_step: Arrays
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
     """Return the arrays of rows, and how many rows of each belong to the first segment, the second, and so on."""
-    for group, more in ((per_frame, 1), (per_step, 0)):
+    for group, rows in ((per_frame, lengths + 1), (per_step, lengths)):
         for array in group.values():
-            yield array, lengths + more
+            yield array, rows
 
 
 class InsertTransitionMsg(Message):

@@ -239,7 +239,7 @@ class EpisodeBatch:
 
     def select(self, segments: NDArray[np.bool_] | NDArray[np.int64]) -> "EpisodeBatch":
         """Return a batch of the segments chosen by a mask (E,) or by their numbers; padding stays."""
-        if not isinstance(self.fields, PaddedFields):
+        if self.is_padded:
             return EpisodeBatch(**{name: array[segments] for name, array in self.arrays().items()})
         frames, steps = rows_of(segments, self.lengths + 1), rows_of(segments, self.lengths)
         per_segment = {name: self.fields[name] for name in self.fields if name not in {*self._frames, *self._steps}}

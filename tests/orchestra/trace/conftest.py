@@ -3,7 +3,8 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, on
 from orchestra.actors.codec import Encoder
 from orchestra.testing import ManualClock, settle
+from orchestra.trace.format import shared_arrays
 from orchestra.trace.format import writer as writing
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.encoding import PendingRecord, RecordEncoder
 from orchestra.trace.format.layout import Entry
 from orchestra.trace.format.records import Experiment, Header, Kind
+from orchestra.trace.format.shared_arrays import SharedArrays
 from orchestra.trace.format.writer import TraceOutput, TraceWriter
 from orchestra.trace.recording.settings import TraceSettings
 
@@ -119,6 +122,30 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tra
         return TraceWriter(tmp_path, "toy.77", HEADER, RecordEncoder(types=TYPES), **options)
 
     return made
+
+
+def process_writer(folder: Path, name: str) -> TraceWriter:
+    """Return the writer of one process of a host, whose arrays are shared with the others."""
+    header, encoder = replace(HEADER, node=name), RecordEncoder(types=TYPES)
+    shared = SharedArrays(folder)
+    return TraceWriter(folder, f"{name}.77", header, encoder, clock=ManualClock(), values=True, shared=shared)
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], TraceWriter]]:
+    """Makes the writer of one process of a host, by its name."""
+    boot = tmp_path / "boot_id"
+    boot.write_text("12345678-90ab\n")
+    monkeypatch.setattr(shared_arrays, "BOOT_ID", boot)
+    writers: list[TraceWriter] = []
+
+    def made(name: str) -> TraceWriter:
+        writers.append(process_writer(tmp_path / "traces", name))
+        return writers[-1]
+
+    yield made
+    for writer in writers:
+        writer.close()
 
 
 class BadDisk:

@@ -1,7 +1,6 @@
 """An array of pieces is stored as references to the pieces that a trace has, and is read back unchanged."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from trace_files import arrays_of, kinds_of
 
 from orchestra import Axes, Message, freeze
 from orchestra.replay.regression import write_trimmed
-from orchestra.testing import ManualClock
-from orchestra.trace.format import shared_arrays
 from orchestra.trace.format import writer as writing
 from orchestra.trace.format.array_records import ArrayPlace, composed_record, extents_of, reference_record
 from orchestra.trace.format.dedup import LEAST, DedupIndex, Extent
-from orchestra.trace.format.encoding import RecordEncoder
 from orchestra.trace.format.layout import preamble
 from orchestra.trace.format.records import Delivery, Kind
-from orchestra.trace.format.shared_arrays import SharedArrays
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
@@ -52,33 +48,7 @@ def message(*episodes: Episode) -> EpisodesMsg:
 
 
 def told(path: Path) -> list[Any]:
-    """Return the rows in all deliveries of a file or folder, or the digest where they are lost."""
-    with RunTrace(path) as trace:
-        files = [file for recording in trace.recordings for file in recording.files]
-        found = [record for file in files for _, record in file.records() if isinstance(record, Delivery)]
-        return [trace.resolved(record.fields["rows"]) for record in found]
-
-
-def kinds_of(path: Path) -> list[Kind]:
-    with TraceFile(path) as file:
-        return [place.kind for place in file.locations()]
-
-
-@pytest.fixture
-def process(tmp_path: Path, toy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWriter]:
-    """Makes the writer of one process of a host, by its name."""
-    boot = tmp_path / "boot_id"
-    boot.write_text("12345678-90ab\n")
-    monkeypatch.setattr(shared_arrays, "BOOT_ID", boot)
-    made: list[TraceWriter] = []
-    yield lambda name: made.append(writer_of(tmp_path / "traces", name, toy)) or made[-1]
-    for each in made:
-        each.close()
-
-
-def writer_of(folder: Path, name: str, toy: Any) -> TraceWriter:
-    header, shared = replace(toy.HEADER, node=name), SharedArrays(folder)
-    return TraceWriter(folder, f"{name}.77", header, RecordEncoder(), clock=ManualClock(), values=True, shared=shared)
+    return arrays_of(path, "rows")
 
 
 @settings(deadline=None)
@@ -190,7 +160,7 @@ def test_every_array_is_read_back_whatever_the_disks_lose(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "TraceOutput", lambda path: toy.BadDisk(path, failing.__contains__))
         patch.setattr(writing, "SEGMENT_BYTES", 60_000)
-        made = [writer_of(folder, name, toy) for name in ("a", "b", "c")]
+        made = [toy.process_writer(folder, name) for name in ("a", "b", "c")]
         for n, (which, drawn) in enumerate(order, 1):
             made[which].record([toy.delivery_draft(n, message(*drawn), actor=f"toy/{which}")])
     for each in made:

@@ -1,8 +1,7 @@
 """The processes of a host write each array of a run once, and every one of them is read back, whatever fails."""
 
 import gzip
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trace_files import arrays_of, kinds_of
 
 from orchestra.errors import ValuesMissing
 from orchestra.replay.regression import write_trimmed
 from orchestra.testing import ManualClock
-from orchestra.trace.format import shared_arrays
 from orchestra.trace.format import writer as writing
 from orchestra.trace.format.array_records import ArrayPlace, reference_record
-from orchestra.trace.format.encoding import RecordEncoder
 from orchestra.trace.format.layout import digest_of, preamble
 from orchestra.trace.format.records import Delivery, Kind
 from orchestra.trace.format.shared_arrays import SharedArrays
@@ -35,38 +33,8 @@ def noise(n: int, size: int = 4096) -> np.ndarray[Any, Any]:
     return pixels
 
 
-@pytest.fixture
-def process(tmp_path: Path, toy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWriter]:
-    """Makes the writer of one process, by its name."""
-    writers: list[TraceWriter] = []
-    boot = tmp_path / "boot_id"
-    boot.write_text("12345678-90ab\n")
-    monkeypatch.setattr(shared_arrays, "BOOT_ID", boot)
-
-    def made(name: str) -> TraceWriter:
-        folder = tmp_path / "traces"
-        header, encoder = replace(toy.HEADER, node=name), RecordEncoder(types=toy.TYPES)
-        shared = SharedArrays(folder)
-        writer = TraceWriter(folder, f"{name}.77", header, encoder, clock=ManualClock(), values=True, shared=shared)
-        writers.append(writer)
-        return writer
-
-    yield made
-    for writer in writers:
-        writer.close()
-
-
 def pixels_of(path: Path) -> list[Any]:
-    """Return the arrays of all deliveries in a file or folder."""
-    with RunTrace(path) as trace:
-        files = [file for recording in trace.recordings for file in recording.files]
-        told = [record for file in files for _, record in file.records() if isinstance(record, Delivery)]
-        return [trace.resolved(record.fields["pixels"]) for record in told]
-
-
-def kinds_of(path: Path) -> list[Kind]:
-    with TraceFile(path) as file:
-        return [place.kind for place in file.locations()]
+    return arrays_of(path, "pixels")
 
 
 def test_an_array_that_another_process_has_written_is_referred_to(process: MakeWriter, toy: Any) -> None:
@@ -131,15 +99,7 @@ def test_no_process_refers_to_what_another_could_not_write(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "TraceOutput", lambda path: toy.BadDisk(path, failing.__contains__))
         patch.setattr(writing, "SEGMENT_BYTES", 60_000)
-        made = [
-            TraceWriter(
-                *(folder, f"{name}.77", replace(toy.HEADER, node=name), RecordEncoder(types=toy.TYPES)),
-                clock=ManualClock(),
-                values=True,
-                shared=SharedArrays(folder),
-            )
-            for name in ("a", "b", "c")
-        ]
+        made = [toy.process_writer(folder, name) for name in ("a", "b", "c")]
         order = data.draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=40))
         for count, (which, n) in enumerate(order, 1):
             made[which].write([toy.delivery(count, [n, noise(n)], actor=f"toy/{which}", kind=2)])
