@@ -38,6 +38,8 @@ from orchestra.trace.format.records import Damage, Header, Kind, Mode, Record
 AHEAD = 256 << 10
 """Bytes read ahead in a sequential scan."""
 _NO_HEADER = "its header is lost"
+PARTS_BYTES = 128 << 20
+"""Bytes of the arrays that a file keeps in memory because others have parts of them. Batches repeat episodes."""
 _KINDS = {int(kind): kind for kind in Kind}
 _PARTS = frozenset({Kind.BLOB, Kind.PACKED, Kind.REFERENCE})
 """The records whose arrays a composed array has parts of."""
@@ -82,6 +84,8 @@ class TraceFile:
         self.others = TraceFolder(path.parent)
         """Holds the arrays to which this file refers; may be shared by the files of a folder."""
         self._damages: dict[int, Damage] = {}
+        self._parts: dict[int, bytes] = {}
+        self._parts_bytes = 0
         self._blobs: dict[bytes, int] = {}
         self._memory: mmap.mmap | bytes = b""
         self._decoder = Decoder(self.types, self.blob)
@@ -121,6 +125,7 @@ class TraceFile:
         memory, self._memory = self._memory, b""
         if isinstance(memory, mmap.mmap):
             memory.close()
+        self._parts, self._parts_bytes = {}, 0
         self._file.close()
         self.others.close()
 
@@ -355,10 +360,22 @@ class TraceFile:
         return unpacked(memoryview(self._read(location.body, location.length)))
 
     def _part(self, offset: int) -> bytes:
-        location = self._readable(offset)
-        if location is None or location.kind not in _PARTS:
-            raise TraceError(f"a part of an array, at byte {offset:,}, is damaged")
-        return self._array(location)
+        """Return the array of the record at `offset`, of which another one has parts; the last ones are kept.
+
+        Raises:
+            TraceError: it is damaged, or another file in which it lies is missing.
+        """
+        found = self._parts.pop(offset, None)
+        if found is None:
+            location = self._readable(offset)
+            if location is None or location.kind not in _PARTS:
+                raise TraceError(f"a part of an array, at byte {offset:,}, is damaged")
+            found = self._array(location)
+            self._parts_bytes += len(found)
+        self._parts[offset] = found  # as the newest
+        while self._parts_bytes > PARTS_BYTES:
+            self._parts_bytes -= len(self._parts.pop(next(iter(self._parts))))
+        return found
 
     def _read(self, offset: int, length: int) -> bytes:
         """Return bytes of the file; fewer beyond its end, so that the digest will differ."""

@@ -135,6 +135,24 @@ def test_a_trimmed_trace_of_pieces_in_another_file_is_self_contained(
         np.testing.assert_array_equal(rows, each.rows)
 
 
+@pytest.mark.parametrize(("room", "n_read"), [(1 << 20, 2), (4 * WIDTH * 29, 2), (4 * WIDTH * 29 - 1, 4), (0, 4)])
+def test_a_record_with_pieces_of_several_arrays_is_read_once_while_there_is_room(
+    writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch, room: int, n_read: int
+) -> None:
+    made = writer()
+    messages = [message((1, 20), (2, 9)), message((2, 9), (1, 20)), message((2, 9)), message((1, 20))]
+    made.record(toy.delivery_draft(n, each) for n, each in enumerate(messages, 1))
+    made.close()
+    read: list[int] = []
+    stored = TraceFile._stored
+    monkeypatch.setattr(TraceFile, "_stored", lambda file, place: read.append(place.offset) or stored(file, place))
+    monkeypatch.setattr("orchestra.trace.reading.reader.PARTS_BYTES", room)
+    for rows, each in zip(told(made.paths[0]), messages, strict=True):
+        np.testing.assert_array_equal(rows, each.rows)
+    assert len(read) == n_read  # the first message has the record itself
+    assert len(set(read)) == 1
+
+
 def test_values_are_missing_by_name_where_the_file_of_their_pieces_is_lost(process: MakeWriter, toy: Any) -> None:
     came, drawn = message((1, 20), (2, 9)), message((2, 9), (3, 4))
     sender, learner = process("sender"), process("learner")
