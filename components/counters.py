@@ -19,8 +19,6 @@ LEAST_BUFFER = 4.0
 """Smallest error buffer of the limiter, in batches."""
 LAGS = (0, 1, 2, 4, 8, 16, 32)
 """The least policy lag of each bin of the histogram, in versions. The last bin has no end."""
-LEAST_NEWS = 4
-"""Least number of experience messages between two reports of the steps that each node has played."""
 Phase = Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
 
 
@@ -139,15 +137,15 @@ class RunCounters:
         return fresh
 
     def played(self, *, now: bool = False) -> PlayedMsg | None:
-        """Return the steps of each node so far; None until enough messages have come since the last call.
+        """Return the steps of each node so far; None until as many messages have come as there are nodes.
 
-        Enough are as many as there are nodes, and at least `LEAST_NEWS`. So the cost per message of experience does not
+        Messages are counted from the last call that returned something. So the cost per message of experience does not
         grow with the number of nodes.
 
         Args:
             now: return the steps if any node has played.
         """
-        if not self._played or (self._told < max(len(self._played), LEAST_NEWS) and not now):
+        if not self._played or (self._told < len(self._played) and not now):
             return None
         self._told = 0
         return PlayedMsg(nodes=tuple((node, steps, lag) for node, (steps, lag) in self._played.items()))

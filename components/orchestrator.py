@@ -1,11 +1,13 @@
 """Orchestrator: starts, stops and paces the other actors. It counts and routes, and holds no data."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
+from components.deadlines import INTERRUPTED_S, LAST_EVALUATION_S, RETURN_S, TimeoutMsg
 from components.downstream import Downstream, rejected
 from components.published import PassesParameters, Published, SyncMessages
 from components.replay_buffers.limiter import SampleToInsertRatio
@@ -33,7 +35,6 @@ from orchestra import (
     Actor,
     Escalate,
     InterruptMsg,
-    Message,
     PlayedMsg,
     Ref,
     State,
@@ -44,18 +45,8 @@ from orchestra import (
     on,
 )
 
-RETURN_S = 60.0
-"""Seconds that a resumed run waits for its workers."""
-INTERRUPTED_S = 20.0
-"""Seconds that an interrupted run waits for its checkpoint; after that only the policy is saved."""
-LAST_EVALUATION_S = 60.0
-"""Seconds that the last evaluation may take before the run ends without it. The final one may take longer."""
-
-
-class TimeoutMsg(Message):
-    """A wait has taken too long: for the workers of a resumed run, for a checkpoint, or for a last evaluation."""
-
-    waited_for: Literal["workers", "checkpoint", "evaluation", "final evaluation"]
+REPORT_S = 0.1
+"""Least number of seconds between two reports of the counts. Each costs as much as counting the experience itself."""
 
 
 class TrainerLost(Unreachable):
@@ -149,6 +140,7 @@ class Orchestrator(
         self._ending: Phase = "failed"  # until the goal is reached or the run is interrupted
         self._evaluated = False  # the final evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
+        self._next_report = -math.inf  # the time before which no counts are reported
 
     async def started(self) -> None:
         if self.resume_from is not None:
@@ -168,7 +160,7 @@ class Orchestrator(
             **self._values(),
             "trainer": self._trainer,
             "published": self._published.state(),
-            "flags": [self._finishing, self._interrupted, self._evaluated, self._ending],
+            "flags": [self._finishing, self._interrupted, self._evaluated, self._ending, self._next_report],
             "requested": self._counters.requested,
             "evaluations": vars(self._evaluations),
             "save_point": vars(self._checkpoint.point),
@@ -178,7 +170,7 @@ class Orchestrator(
         self._counters.load(state)
         self._trainer = state["trainer"]
         self._published.load(state["published"])
-        self._finishing, self._interrupted, self._evaluated, self._ending = state["flags"]
+        self._finishing, self._interrupted, self._evaluated, self._ending, self._next_report = state["flags"]
         self._counters.requested = state["requested"]
         self._evaluations = RunEvaluations(**state["evaluations"])
         self._checkpoint.point = SavePoint(**state["save_point"])
@@ -240,7 +232,7 @@ class Orchestrator(
         self._counters.set_error_buffer(self.buffer_per_environment, self._downstream.environments)
         await self._continue_if_all_returned()
         await self._drive()
-        await self._report()
+        await self._report(at_once=True)
 
     async def _mark_saved(self, address: str, error: str = "") -> None:
         """Stop waiting for the state of the actor at `address`: it is saved, or lost, or cannot be written."""
@@ -444,7 +436,12 @@ class Orchestrator(
             self._ending = "done"
             self.stop()
 
-    async def _report(self, phase: Phase | None = None) -> None:
+    async def _report(self, phase: Phase | None = None, *, at_once: bool = False) -> None:
+        """Report the progress to the Monitor; without `phase` and `at_once` only if `REPORT_S` have passed."""
+        now = self.clock.monotonic()
+        if phase is None and not at_once and now < self._next_report:
+            return
+        self._next_report = now + REPORT_S
         if (played := self._counters.played(now=phase is not None)) is not None:
             await self.monitor.tell(played)
         await self.monitor.tell(self._counters.progress(phase, self.goal_steps, self._downstream.workers))

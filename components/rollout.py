@@ -15,7 +15,7 @@ from components.experience import ExperienceSchema, FieldSpec
 from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
 from components.row_memory import RowMemory
-from components.segments import NO_SEGMENTS, Ended, joined, written
+from components.segments import Ended, joined, written
 from messages import InsertTransitionMsg
 from orchestra import Arrays, MessageArrays
 
@@ -48,8 +48,8 @@ def no_memory(nbytes: int) -> None:
 class Rollout:
     """Collects experience. Each copy has its own hidden states, last actions and memory of its segment.
 
-    An ended segment stays in its row of the memories until its message is made, while its copy continues in a spare
-    row. So all segments of a message are copied once, directly into its arrays.
+    An ended segment stays in its row of the memories until its turn ends, while its copy continues in a spare row. So
+    all segments of a message are copied once, directly into its arrays.
 
     Args:
         env: the environments.
@@ -121,8 +121,6 @@ class Rollout:
         epsilon: float,
         most: int | None = None,
         unit: Literal["segments", "steps"] = "segments",
-        *,
-        keep: bool = False,
     ) -> InsertTransitionMsg | None:
         """Make B times `steps` steps; return the segments that ended, if any did.
 
@@ -130,9 +128,6 @@ class Rollout:
         the step in which the `most`-th segment ends; None for any number. If `most` counts steps, the steps of unended
         segments from earlier turns count too, and all segments end with the last step, except in copies that are
         making a step.
-
-        With `keep`, ended segments may stay for the message of a later turn. They do not stay when their rows are
-        needed, or when their number reaches `most`.
         """
         if not self._begun:
             self._copies.begin(ALL)
@@ -147,36 +142,27 @@ class Rollout:
             if not made and not self._copies.any_ready():
                 break
             if most is not None and self._made(parts, unit) >= most:
-                keep = False
                 if unit == "steps":
                     over = np.zeros(self._env.n_envs, np.bool_)
                     over[self._copies.ready] = self._t[self._copies.ready] > 0
                     more = self._end(np.zeros_like(over), over, epsilon) if over.any() else None
                     parts += [] if more is None else [more]
                 break
-        if not keep and self._ended:
+        if self._ended:
             parts.append(self._cut())
         return InsertTransitionMsg.concatenated(parts) if parts else None
-
-    def kept(self) -> InsertTransitionMsg | None:
-        """Return the segments that have stayed from earlier turns, if there are any."""
-        return self._cut() if self._ended else None
 
     def state(self) -> dict[str, NDArray[Any]] | None:
         """Return the state by name, as copies, without the generator; None if the environment takes no snapshots.
 
-        It contains the frames of the current segments so far, copy after copy, and of the segments that have stayed.
+        It contains the frames of the current segments so far, copy after copy.
         """
         game = self._env.snapshot()
         if game is None:
             return None
         own = {name: array.copy() for name, array in self._changing().items()}
-        stayed = Ended.together(self._ended)
-        rows = np.concatenate([self._rows, stayed.rows])
-        for name, memory in self._by_time().items():
-            own[f"memory/{name}"] = joined(memory, rows, self._counts(name, self._t, stayed.lengths))
-        own |= {f"memory/{name}": self._memory[name][rows] for name in self.schema.segments}
-        own |= {f"ended/{name}": getattr(stayed, name) for name in _STAYED}
+        own |= {f"memory/{name}": joined(memory, self._rows, self._t) for name, memory in self._by_time().items()}
+        own |= {f"memory/{name}": self._memory[name][self._rows] for name in self.schema.segments}
         own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
 
@@ -187,32 +173,24 @@ class Rollout:
             ValueError: the state belongs to another rollout; nothing has changed.
         """
         n_envs, by_time = len(self._t), self._by_time()
-        lengths = state.get("ended/lengths", NO_SEGMENTS.lengths)
-        stayed = len(lengths)
         expected = {name: (mine.shape, mine.dtype) for name, mine in self._changing().items()}
-        expected |= {f"ended/{name}": ((stayed,), getattr(NO_SEGMENTS, name).dtype) for name in _STAYED}
-        filled = {
-            name: written(self._counts(name, state["t"], lengths), mine.shape[1]) for name, mine in by_time.items()
-        }
+        filled = {name: written(state["t"], mine.shape[1]) for name, mine in by_time.items()}
         for name, mine in by_time.items():
             expected[f"memory/{name}"] = (int(filled[name].sum()), *mine.shape[2:]), mine.dtype
         for name in self.schema.segments:
             mine = self._memory[name]
-            expected[f"memory/{name}"] = (n_envs + stayed, *mine.shape[1:]), mine.dtype
+            expected[f"memory/{name}"] = (n_envs, *mine.shape[1:]), mine.dtype
         for name, (shape, dtype) in expected.items():
             if name not in state or (state[name].shape, state[name].dtype) != (shape, dtype):
                 raise ValueError(f"the state of another rollout: {name} must be {dtype} {shape}")
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name, mine in self._changing().items():
             mine[...] = state[name]
-        end = n_envs + stayed
-        self._rows, self._spare = np.arange(n_envs), list(range(end, 2 * n_envs))
-        columns = {name: state[f"ended/{name}"].copy() for name in _STAYED}
-        self._ended = [Ended(rows=np.arange(n_envs, end), **columns)] if stayed else []
+        self._rows, self._spare, self._ended = np.arange(n_envs), list(range(n_envs, 2 * n_envs)), []
         for name, memory in by_time.items():
-            memory[:end][filled[name]] = state[f"memory/{name}"]
+            memory[:n_envs][filled[name]] = state[f"memory/{name}"]
         for name in self.schema.segments:
-            self._memory[name][:end] = state[f"memory/{name}"]
+            self._memory[name][:n_envs] = state[f"memory/{name}"]
         self._begun = bool(state["begun"])
         if self._begun:
             self._copies.ready = ALL
@@ -240,10 +218,6 @@ class Rollout:
         """Return the memories per frame and per step by name, each (2B, frames, …)."""
         named = {name: self._memory[name] for name in (*self.schema.frames, *self.schema.steps)}
         return {**named, "versions": self._versions}
-
-    def _counts(self, name: str, t: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the frames of a memory for current segments after `t` steps and for ended segments, (B + E,)."""
-        return np.concatenate([t, lengths + 1 if name in self.schema.frames else lengths])
 
     def _step(self, epsilon: float) -> tuple[int, InsertTransitionMsg | None]:
         """Act in the copies that are ready, and wait for others.
@@ -402,8 +376,6 @@ class Rollout:
         } | {name: ((columns[per],), dtype) for name, (per, dtype) in _COLUMNS.items()}
 
 
-_STAYED = tuple(name for name in Ended._fields if name != "rows")
-"""What the state of a rollout has of segments that have stayed, besides their memory."""
 _COLUMNS: Mapping[str, tuple[str, DTypeLike]] = {
     "lengths": ("segments", np.int32),
     "terminated": ("segments", np.bool_),

@@ -25,22 +25,9 @@ class Ended(NamedTuple):
 
     @classmethod
     def together(cls, parts: Sequence["Ended"]) -> "Ended":
-        """Return the segments of all `parts`, in their order."""
-        columns: list[Any] = [np.concatenate(arrays) for arrays in zip(NO_SEGMENTS, *parts, strict=True)]
+        """Return the segments of all `parts`, at least one, in their order."""
+        columns: list[Any] = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
         return cls(*columns)
-
-
-NO_SEGMENTS = Ended(
-    rows=np.empty(0, np.int64),
-    lengths=np.empty(0, np.int64),
-    terminated=np.empty(0, np.bool_),
-    truncated=np.empty(0, np.bool_),
-    won=np.empty(0, np.bool_),
-    episode=np.empty(0, np.int64),
-    first=np.empty(0, np.int32),
-    return_before=np.empty(0, np.float64),
-    epsilon=np.empty(0, np.float32),
-)
 
 
 def joined(

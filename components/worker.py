@@ -1,7 +1,6 @@
 """Worker: steps environments with the newest parameters, and sends episodes that have ended."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,10 +68,10 @@ class Worker(
         exploration: ε by the environment steps of the whole run.
         segment_length: steps after which it sends its part of an episode; credits are then for segments. None for whole
             episodes.
-        steps_per_turn: steps of every copy for each `StepMsg`. It loads parameters between turns.
-        turns_per_message: turns after which it sends the experience that has ended, while no version of the parameters
-            has come for `QUIET_TURNS` turns: then the learner does not learn. Otherwise it sends after each turn. It
-            also sends when its rows for ended segments or its credits are used up, and before it pauses.
+        steps_per_turn: steps of every copy for each `StepMsg`. It loads parameters between turns, and sends the
+            segments that have ended after each.
+        quiet_steps_per_turn: the same while no version of the parameters has come for `QUIET_TURNS` turns: then the
+            learner does not learn, and fewer, larger messages cost less.
         threads: threads that NumPy, or torch, may use for acting.
         sync: rule by which it loads parameters. It waits for parameters that it has requested.
     """
@@ -84,7 +83,7 @@ class Worker(
     exploration: LinearSchedule
     segment_length: int | None = None
     steps_per_turn: int = 8
-    turns_per_message: int = 3
+    quiet_steps_per_turn: int = 24
     threads: int = 1
     sync: SyncRule = ALWAYS
 
@@ -104,7 +103,6 @@ class Worker(
         self._collecting = PAUSE
         self._unit: Literal["segments", "steps"] = "segments"  # of credits; a pause names none
         self._sent = 0  # segments or steps since it joined
-        self._turns = 0  # since it sent experience
         self._quiet = 0  # turns since it heard of a version
         self._stepping = False
         self._lost_at: float | None = None  # time of the upstream's loss; None after a message from it
@@ -131,7 +129,6 @@ class Worker(
             "collecting": self._collecting,
             "unit": self._unit,
             "sent": self._sent,
-            "turns": self._turns,
             "quiet": self._quiet,
             "stepping": self._stepping,
             "lost_at": self._lost_at,
@@ -144,13 +141,13 @@ class Worker(
         self._env_steps = state["env_steps"]
         self._sync.load(state["sync"])
         self._unit, self._sent, self._stepping = state["unit"], state["sent"], state["stepping"]
-        self._turns, self._quiet = state["turns"], state["quiet"]
+        self._quiet = state["quiet"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        if msg.version != self._sync.version:  # after a checkpoint the same version comes again
+        if self._sync.version not in (None, msg.version):  # after a checkpoint the same version comes again
             self._quiet = 0
         if self._sync.loaded(msg):
             self._rollout.load(msg.params, msg.version)
@@ -192,10 +189,10 @@ class Worker(
         if credit == 0 or not self._sync.ready:  # paused meanwhile, or sent by an earlier incarnation
             await self._step_on()
             return
-        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit, self._unit)
-        self._turns, self._quiet = self._turns + 1, self._quiet + 1
-        keep = self._quiet > QUIET_TURNS and self._turns < self.turns_per_message
-        collected = await self.offload(with_threads, self.threads, partial(self._rollout.collect, keep=keep), *turn)
+        self._quiet += 1
+        steps = self.steps_per_turn if self._quiet <= QUIET_TURNS else self.quiet_steps_per_turn
+        turn = (steps, self.exploration(self._env_steps), credit, self._unit)
+        collected = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
         if collected is None or await self._send(collected):
             await self._step_on()
 
@@ -208,7 +205,7 @@ class Worker(
         if state is None:
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
         elif self.run_directory is not None:
-            values = {"rng": self.rng.bit_generator.state}
+            values = {"rng": self.rng.bit_generator.state, "quiet": self._quiet}
             place = (self.run_directory, msg.env_steps, self.me.address)
             error = await self.offload(run_state.attempt, run_state.write, *place, values, state)
         await msg.reply_to.tell(StateSavedMsg(ref=self.me, error=error))
@@ -253,6 +250,7 @@ class Worker(
         except ValueError as error:
             raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
         self.rng.bit_generator.state = values["rng"]
+        self._quiet = values.get("quiet", 0)  # earlier versions did not save it
 
     async def _tell_upstream(self, message: InsertTransitionMsg | PullParamsMsg | SyncMsg) -> bool:
         """Send to the upstream; return False if it is lost. The message is lost too, and the watch reports the end."""
@@ -264,7 +262,6 @@ class Worker(
 
     async def _send(self, collected: InsertTransitionMsg) -> bool:
         """Send experience to the upstream; return False if that is lost."""
-        self._turns = 0
         self._sent += collected.steps if self._unit == "steps" else collected.segments
         await self._report_decisions()
         return await self._tell_upstream(collected.model_copy(update={"sender": self.me.address}))
@@ -280,13 +277,10 @@ class Worker(
         await self.to.tell(JoinMsg(role="worker", ref=self.me, environments=self.n_envs))
 
     async def _step_on(self) -> None:
-        """Make the next turn if it may, and otherwise send what has stayed for a later message."""
-        if self._collecting.credit(self._sent) != 0 and self._sync.ready:
-            if not self._stepping:
-                self._stepping = True
-                await self.me.tell(StepMsg())
-        elif not self._rejoining and (stayed := self._rollout.kept()) is not None:
-            await self._send(stayed)
+        """Make the next turn if it may."""
+        if not self._stepping and self._sync.ready and self._collecting.credit(self._sent) != 0:
+            self._stepping = True
+            await self.me.tell(StepMsg())
 
     def _seed(self) -> int:
         return int(self.rng.integers(1 << 62))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from components.counters import LAGS, LEAST_NEWS, RunCounters
+from components.counters import LAGS, RunCounters
 from components.replay_buffers.limiter import SampleToInsertRatio
 from messages import InsertTransitionMsg, LoadParamsMsg
 from orchestra import Arrays, freeze
@@ -79,11 +79,10 @@ def test_the_steps_of_each_node_add_up_to_those_of_the_run_also_when_it_goes_on(
 def test_what_each_node_has_played_is_told_once_in_as_many_messages(episodes: Episodes, nodes: int) -> None:
     run = counters()
     told = 0
-    for number in range(10 * max(nodes, LEAST_NEWS)):
+    for number in range(10 * nodes):
         run.count(episodes(1, sender=f"host-{number % nodes}/proxy"), newest(0))
         told += run.played() is not None
-    # While nodes come for the first time, news is worth more than its price.
-    assert told == 10 if nodes <= LEAST_NEWS else 9 <= told <= 9 + nodes // LEAST_NEWS
+    assert 9 <= told <= 10 + nodes.bit_length(), "more often while nodes come for the first time"
 
 
 def test_before_the_first_parameters_there_is_no_lag(episodes: Episodes) -> None:

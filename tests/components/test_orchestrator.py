@@ -7,7 +7,7 @@ import pytest
 from orchestrator_run import DOWN, SAVED, SPEC, Run, params, result_at
 from structlog.testing import capture_logs
 
-from components.orchestrator import Orchestrator
+from components.orchestrator import REPORT_S, Orchestrator
 from components.replay_buffers import SampleToInsertRatio
 from components.run_evaluations import MOST_WAITING
 from components.trainer import Trainer
@@ -20,6 +20,7 @@ from messages import (
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
+    ProgressMsg,
     SampleBatchMsg,
     SaveCheckpointMsg,
     StateSavedMsg,
@@ -459,6 +460,27 @@ def test_progress_is_told_as_it_is(run, stage, episodes) -> None:
             await play.train()
             seen = play.progress
             assert (seen.state, seen.updates, dict(seen.metrics)) == ("training", 1, {"loss": 0.5, "learner_s": 0.25})
+
+    run(main())
+
+
+def test_counts_are_reported_ten_times_a_second_and_other_news_at_once(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            await play.tell(episodes(1))
+            before = len(play.monitor.of(ProgressMsg))
+            for _ in range(40):
+                scene.clock.advance(0.26 * REPORT_S)
+                await play.ref.tell(episodes(1))
+                await scene.settle()
+            assert len(play.monitor.of(ProgressMsg)) == before + 10
+            await play.ref.tell(episodes(1))
+            await scene.settle()
+            assert play.progress.env_steps == 41
+            await play.ref.tell(WorkerCountMsg(proxy=scene.probe("proxy", *DOWN).ref, workers=0, environments=0))
+            await scene.settle()
+            assert play.progress.env_steps == 42
 
     run(main())
 

@@ -9,7 +9,7 @@ from orchestrator_run import NEVER, Run, ended, params, result_at
 from structlog.testing import capture_logs
 
 from components.checkpoints import run_state
-from components.orchestrator import INTERRUPTED_S, RETURN_S
+from components.deadlines import INTERRUPTED_S, RETURN_S
 from messages import (
     CollectMsg,
     LoadParamsMsg,

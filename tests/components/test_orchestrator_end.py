@@ -8,8 +8,9 @@ from orchestrator_run import NEVER, Run, ended, params, result_at
 from structlog.testing import capture_logs
 
 from components.checkpoints.policy_file import load_checkpoint
+from components.deadlines import LAST_EVALUATION_S
 from components.envs.base import EnvSpec
-from components.orchestrator import LAST_EVALUATION_S, TrainerLost
+from components.orchestrator import TrainerLost
 from messages import (
     CollectMsg,
     EvaluateMsg,

@@ -9,7 +9,7 @@ import pytest
 from team_experience import team_batch
 
 from components.envs.base import EnvSpec
-from components.orchestrator import Orchestrator
+from components.orchestrator import REPORT_S, Orchestrator
 from components.policies import ALGORITHMS
 from components.replay_buffers import SampleToInsertRatio
 from components.schedule import LinearSchedule
@@ -261,8 +261,7 @@ def test_between_loads_no_message_carries_parameters_and_their_bytes_are_loads_t
             assert [[msg.version for msg in member.of(VersionMsg)] for member in members] == [list(range(20))] * 2
             made = SyncMsg(worker="a/worker", decisions=((None, 0, None, None, True), (0, 1, 0.5, 0.25, False)))
             await ref.tell(made)
-            await scene.settle()
-            figures = dict(monitor.of(ProgressMsg)[-1].sync)
+            scene.clock.advance(REPORT_S)
             await ref.tell(WorkerCountMsg(proxy=members[0].ref, workers=3, environments=6))
             await scene.settle()
             figures = dict(monitor.of(ProgressMsg)[-1].sync)
@@ -325,6 +324,7 @@ def test_synchronising_always_sends_every_version_to_all_and_counts_it(run, stag
             for version in range(3):
                 await ref.tell(params(version))
                 await scene.settle()
+            scene.clock.advance(REPORT_S)
             await ref.tell(WorkerCountMsg(proxy=members[0].ref, workers=1, environments=2))
             await scene.settle()
             assert [len(member.of(LoadParamsMsg)) for member in members] == [3, 3]
@@ -461,13 +461,12 @@ def test_workers_below_a_proxy_load_each_version_once_and_their_reports_reach_th
             proxy = scene.node.spawn("proxy", WorkerProxy, to=ref)
             for name in ("one", "two"):
                 spawn(scene, proxy, SyncRule(max_lag=2), name)
+            figures: dict[str, float] = {}
             for version in range(7):
                 await ref.tell(params(version, version))
-                await monitor.next(ProgressMsg)
-                for _ in range(4):
-                    await monitor.next(ProgressMsg)  # experience of both arrives
-            while (figures := dict(monitor.of(ProgressMsg)[-1].sync)).get("decisions", 0) < 14:
-                await monitor.next(ProgressMsg)
+                while figures.get("decisions", 0) < 2 * (version + 1):
+                    scene.clock.advance(REPORT_S)
+                    figures = dict((await monitor.next(ProgressMsg)).sync)
             assert (figures["versions"], figures["params_sent"]) == (7, 4)
             assert figures["loads_per_worker"] == 4.0
 

@@ -297,50 +297,15 @@ def test_rows_that_are_seldom_used_keep_no_memory(corridor, scripted, monkeypatc
 
 
 @pytest.mark.parametrize("plan", [((2,), (3,), (5,)), ((1, 4), (9,), (9,)), ((4, 1), (2, 2, 7), (3,))])
-@pytest.mark.parametrize("turn", [1, 2])
-def test_segments_that_stay_for_a_later_message_are_the_same(corridor, scripted, plan: Any, turn: int) -> None:
-    def rollout() -> Rollout:
+def test_a_long_turn_collects_what_short_ones_collect(corridor, scripted, plan: Any) -> None:
+    def collected(*turns: int) -> InsertTransitionMsg:
         env = corridor(3, seed=0, plan=plan)
-        return Rollout(env, scripted(env.spec, seed=0), np.random.default_rng(1))
+        rollout = Rollout(env, scripted(env.spec, seed=0), np.random.default_rng(1))
+        messages = [rollout.collect(steps, 0.5) for steps in turns]  # more segments than there are spare rows
+        return InsertTransitionMsg.concatenated([message for message in messages if message is not None])
 
-    def collected(rollout: Rollout, *, keep: bool) -> tuple[InsertTransitionMsg, int]:
-        messages = []
-        for number in range(12):
-            rollout.load(rollout._policy.params(), number)
-            messages.append(rollout.collect(turn, 1.0 / (1 + number), keep=keep))
-        messages.append(rollout.kept())
-        assert rollout.kept() is None
-        sent = [message for message in messages if message is not None]
-        return InsertTransitionMsg.concatenated(sent), len(sent)
-
-    (each, often), (later, seldom) = collected(rollout(), keep=False), collected(rollout(), keep=True)
-    assert seldom < often
-    assert set(each.fields) == set(later.fields)
-    for name in (*each.fields, "lengths", "terminated", "truncated", "won", "versions", "episode", "first"):
-        left, right = (message.fields.get(name, getattr(message, name, None)) for message in (each, later))
+    short, long = collected(*[1] * 12), collected(12)
+    assert set(short.fields) == set(long.fields)
+    for name in (*short.fields, "lengths", "terminated", "truncated", "won", "versions", "episode", "first"):
+        left, right = (message.fields.get(name, getattr(message, name, None)) for message in (short, long))
         np.testing.assert_array_equal(left, right, err_msg=name)
-
-
-def test_segments_do_not_stay_once_their_rows_are_needed(corridor, scripted) -> None:
-    env = corridor(3, seed=0, plan=((1,), (1,), (9,)))
-    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
-    assert rollout.collect(1, 0.0, keep=True) is None  # two of three spare rows are taken
-    message = rollout.collect(1, 0.0, keep=True)
-    assert message is not None
-    assert message.lengths.tolist() == [1, 1]
-    rest = rollout.kept()
-    assert rest is not None
-    assert rest.lengths.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(("unit", "most", "lengths"), [("segments", 2, [2, 2]), ("steps", 12, [2, 2, 4, 4])])
-def test_segments_do_not_stay_when_the_last_credit_is_used(
-    corridor, scripted, unit: Any, most: int, lengths: list[int]
-) -> None:
-    env = corridor(3, seed=0, plan=((2,), (9,), (9,)))
-    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
-    assert rollout.collect(3, 0.0, most, unit, keep=True) is None
-    message = rollout.collect(3, 0.0, most, unit, keep=True)
-    assert message is not None
-    assert message.lengths.tolist() == lengths
-    assert rollout.kept() is None

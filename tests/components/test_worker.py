@@ -16,12 +16,9 @@ from messages import (
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    SaveStateMsg,
-    StateSavedMsg,
     SyncMsg,
     VersionMsg,
 )
-from messages.control import PAUSE
 from orchestra import Arrays
 
 UP = (JoinMsg, InsertTransitionMsg)
@@ -93,27 +90,21 @@ def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("settings", "lengths"),
-    [
-        pytest.param({"turns_per_message": 1}, [[2, 3, 2, 2, 3]] * 4, id="each turn"),
-        pytest.param({"steps_per_turn": 1}, [[2, 3], [2, 2, 3]] * 2, id="every third turn"),
-        pytest.param({"steps_per_turn": 4, "n_envs": 1}, [[2], [2, 2], [2, 2]], id="one spare row"),
-    ],
-)
-def test_several_turns_are_told_in_one_message_while_no_version_comes(
-    run, stage, spawn, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], lengths: list[list[int]]
+@pytest.mark.parametrize(("steps", "lengths"), [(6, [2, 3, 2, 2, 3]), (12, [2, 3, 2, 2, 3] * 2)])
+def test_turns_have_another_length_while_no_version_comes(
+    run, stage, spawn, monkeypatch: pytest.MonkeyPatch, steps: int, lengths: list[int]
 ) -> None:
-    monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
+    monkeypatch.setattr("components.worker.QUIET_TURNS", 2)
 
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
-            worker = spawn(scene, up, **settings)
+            worker = spawn(scene, up, quiet_steps_per_turn=steps)
             await worker.tell(params(0))
             await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
-            await up.hear(InsertTransitionMsg, len(lengths))
-            assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)][: len(lengths)] == lengths
+            await up.hear(InsertTransitionMsg, 5)
+            told = [message.lengths.tolist() for message in up.of(InsertTransitionMsg)][:5]
+            assert told == [[2, 3, 2, 2, 3]] * 2 + [lengths] * 3
 
     run(main())
 
@@ -150,60 +141,6 @@ def test_a_worker_tells_of_each_turn_as_long_as_it_hears_of_versions(
             turns = [message.lengths.tolist().count(1) for message in up.of(InsertTransitionMsg)]
             assert set(turns[:QUIET_TURNS]) == {1}
             assert (max(turns[QUIET_TURNS : 3 * QUIET_TURNS]) == 1) == of_versions
-
-    run(main())
-
-
-def test_what_has_ended_is_told_before_a_worker_pauses_and_before_it_saves(
-    run, stage, spawn, corridor, made_policies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
-    policy, made = made_policies
-
-    async def main() -> None:
-        async with stage() as scene:
-            up = scene.probe("up", *UP, StateSavedMsg)
-            plan = ((1,), *((9,),) * 7)  # the first copy ends an episode in each step
-            settings = {"n_envs": 8, "steps_per_turn": 1, "turns_per_message": 100, "policy": policy}
-            worker = spawn(scene, up, env=partial(corridor, plan=plan), **settings)
-            await worker.tell(params(0))
-            for number in range(6):
-                await worker.tell(CollectMsg(episodes=None, received=0, unit="segments"))
-                await up.next(InsertTransitionMsg)  # eight spare rows are taken
-                if number % 2:
-                    await worker.tell(SaveStateMsg(env_steps=number, reply_to=up.ref))
-                else:
-                    await worker.tell(CollectMsg(episodes=0, received=0, unit="segments"))
-                await scene.settle()
-                assert isinstance(up.messages[-1], StateSavedMsg if number % 2 else InsertTransitionMsg)
-                lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
-                assert lengths.count(1) == len(made[0].epsilons)
-
-    run(main())
-
-
-def test_what_is_sent_because_of_a_pause_counts_in_the_unit_of_the_credits(
-    run, stage, spawn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("components.worker.QUIET_TURNS", 0)
-
-    async def main() -> None:
-        async with stage() as scene:
-            up = scene.probe("up", *UP)
-            worker = spawn(scene, up, n_envs=8, steps_per_turn=3, turns_per_message=100)
-            await worker.tell(params(0))
-
-            def steps() -> int:
-                return sum(message.steps for message in up.of(InsertTransitionMsg))
-
-            await worker.tell(CollectMsg(episodes=100_000, received=0, unit="steps"))
-            await up.next(InsertTransitionMsg)
-            await worker.tell(PAUSE)
-            await scene.settle()
-            before = steps()
-            await worker.tell(CollectMsg(episodes=before + 80, received=0, unit="steps"))
-            await scene.settle()
-            assert steps() == before + 80
 
     run(main())
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from components.envs.base import EnvSpec
-from components.orchestrator import Orchestrator
+from components.orchestrator import REPORT_S, Orchestrator
 from components.replay_buffers import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
@@ -58,7 +58,9 @@ class Run:
         self.cell = scene.node.cell(self.ref.address)
 
     async def tell(self, *messages: Any) -> None:
+        """Tell each message when all actors are idle, and when the next counts are reported again."""
         for message in messages:
+            self.scene.clock.advance(REPORT_S)
             await self.ref.tell(message)
             await self.scene.settle()
 
