@@ -55,9 +55,8 @@ class PackedEpisodeStore(EpisodeStore):
         }
 
     def _place(self, slots: Sequence[int], n_frames: Sequence[int]) -> list[int]:
-        for slot in slots:
-            leaving = int(self.lengths[slot])
-            self._space.give_back(leaving + 1 if leaving else 0)
+        leaving = self.lengths[slots]
+        self._space.give_back(int(leaving.sum()) + int(np.count_nonzero(leaving)))
         needed, size = self._space.used + sum(n_frames), self._space.size
         if needed > size:
             # The head passes over the whole ring, so unneeded frames cost memory, too.

@@ -1,6 +1,7 @@
 """Places in a ring: rows that are taken at its head, and given back at its tail."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,11 @@ class RingSpace:
 
         There has to be room.
         """
-        starts = []
-        for slot, n in zip(slots, counts, strict=True):
-            starts.append(self._head)
-            self.starts[slot] = self._head
-            self._head = (self._head + n) % self.size
-            self.used += n
+        *ends, end = accumulate(counts, initial=self._head)
+        starts = [row % self.size for row in ends]
+        self.starts[slots] = starts
+        self.used += end - self._head
+        self._head = end % self.size
         return starts
 
     def give_back(self, n: int) -> None:
@@ -56,16 +56,19 @@ class RingSpace:
             of each run its first row, its first row if all items lie back to back, and its number of rows.
         """
         runs: list[tuple[int, int, int]] = []
-        end = row = 0
+        to = end = first = row = 0  # a run is rows from `to` to `end`, which are items from row `first` to `row`
         for start, n in zip(starts, counts, strict=True):
-            for part in self.parts(start, n):
-                length = part.stop - (part.start or 0)
-                if runs and end == part.start:
-                    to, first, held = runs[-1]
-                    runs[-1] = to, first, held + length
-                else:
-                    runs.append((part.start or 0, row, length))
-                end, row = part.stop, row + length
+            if start != end and row > first:
+                runs.append((to, first, row - first))
+            if start != end or row == first:
+                to, first = start, row
+            end, row = start + n, row + n
+            if end > self.size:  # the item goes on at the ring's beginning
+                end -= self.size
+                runs.append((to, first, row - end - first))
+                to, first = 0, row - end
+        if row > first:
+            runs.append((to, first, row - first))
         return runs
 
     def extend(self, size: int, arrays: Iterable[NDArray[Any]]) -> None:

@@ -117,9 +117,8 @@ class SparseRing:
 
         The ring is extended if it has not as many places.
         """
-        for slot, n in zip(slots, counts, strict=True):
-            self._space.give_back(int(self._counts[slot]))
-            self._counts[slot] = n
+        self._space.give_back(int(self._counts[slots].sum()))
+        self._counts[slots] = counts
         needed, size = self._space.used + sum(counts), self._space.size
         if needed > size:
             self.values = np.empty(0, self.dtype)  # with a reference to it, the array would be copied
