@@ -19,6 +19,8 @@ from components.segments import Ended, joined, written
 from messages import InsertTransitionMsg
 from orchestra import Arrays, MessageArrays
 
+SPARE = 1.5
+"""Rows of memory for ended segments, for each copy: in a long turn some copies end two."""
 FORGETTING = 0.1
 """Weight of a message in the moving mean of the lengths of segments."""
 
@@ -80,7 +82,7 @@ class Rollout:
         self._lend = lend
         self._copies = ActingCopies(env, policy, rng)
         self._rows = np.arange(env.n_envs)  # (B,): rows of the memories for the current segments
-        self._spare = list(range(env.n_envs, 2 * env.n_envs))
+        self._spare = self._all_spare()
         self._ended: list[Ended] = []
         self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the current segments
         self._first = np.zeros(env.n_envs, np.int32)  # (B,): steps of the episode before the segment
@@ -92,8 +94,8 @@ class Rollout:
         self._earned = tuple(name for name in declared.steps if name != "actions")
         self._said = {name: spec.per for name, spec in policy.fields.items() if name != "epsilon"}
         self._values_last_frame = "frame" in self._said.values()
-        limit, copies = self.schema.limit, 2 * env.n_envs
-        leading = {"frame": (copies, limit + 1), "step": (copies, limit), "segment": (copies,)}
+        limit, rows = self.schema.limit, env.n_envs + len(self._spare)
+        leading = {"frame": (rows, limit + 1), "step": (rows, limit), "segment": (rows,)}
         self._usual = float(limit)
         """Moving mean of the steps of ended segments: a row keeps the memory of as many for its next segment."""
         self._paged: list[RowMemory] = []
@@ -103,7 +105,7 @@ class Rollout:
             )
             for name, spec in self.schema.fields
         }
-        self._versions = self._zeros((copies, limit), np.int32, by_time=True)
+        self._versions = self._zeros((rows, limit), np.int32, by_time=True)
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -186,7 +188,7 @@ class Rollout:
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name, mine in self._changing().items():
             mine[...] = state[name]
-        self._rows, self._spare, self._ended = np.arange(n_envs), list(range(n_envs, 2 * n_envs)), []
+        self._rows, self._spare, self._ended = np.arange(n_envs), self._all_spare(), []
         for name, memory in by_time.items():
             memory[:n_envs][filled[name]] = state[f"memory/{name}"]
         for name in self.schema.segments:
@@ -195,8 +197,13 @@ class Rollout:
         if self._begun:
             self._copies.ready = ALL
 
+    def _all_spare(self) -> list[int]:
+        """Return the rows of the memories that no copy uses at first."""
+        n_envs = self._env.n_envs
+        return list(range(n_envs, n_envs + int(SPARE * n_envs)))
+
     def _zeros(self, shape: tuple[int, ...], dtype: DTypeLike, *, by_time: bool) -> NDArray[Any]:
-        """Return a memory; if it is `by_time`, (2B, frames, …), its pages can be given back."""
+        """Return a memory; if it is `by_time`, (rows, frames, …), its pages can be given back."""
         if not by_time:
             return np.zeros(shape, dtype)
         self._paged.append(RowMemory(shape, dtype))
@@ -215,7 +222,7 @@ class Rollout:
         }
 
     def _by_time(self) -> dict[str, NDArray[Any]]:
-        """Return the memories per frame and per step by name, each (2B, frames, …)."""
+        """Return the memories per frame and per step by name, each (rows, frames, …)."""
         named = {name: self._memory[name] for name in (*self.schema.frames, *self.schema.steps)}
         return {**named, "versions": self._versions}
 

@@ -290,10 +290,11 @@ def test_rows_that_are_seldom_used_keep_no_memory(corridor, scripted, monkeypatc
     env = corridor(4, seed=0, plan=((2,), (2,), (2,), (1,)))
     rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
     assert rollout.collect(1, 0.0) is not None  # one segment, whose spare row is on top
-    assert given_back == []
     assert rollout.collect(1, 0.0) is not None  # all four end
-    first_two = [(0, 0), (1, 0)]
-    assert given_back == [each for each in first_two for _ in rollout._by_time()]
+    assert given_back == []
+    row = int(rollout._rows[3])
+    assert rollout.collect(2, 0.0) is not None  # five of six spare rows are needed, and this is the lowest
+    assert given_back == [(row, 0) for _ in rollout._by_time()]
 
 
 @pytest.mark.parametrize("plan", [((2,), (3,), (5,)), ((1, 4), (9,), (9,)), ((4, 1), (2, 2, 7), (3,))])
