@@ -46,7 +46,7 @@ from orchestra import (
 )
 
 REPORT_S = 0.1
-"""Least number of seconds between two reports of the counts. Each costs as much as counting the experience itself."""
+"""Least number of seconds between two reports of the counts, which the Monitor shows twice a second."""
 
 
 class TrainerLost(Unreachable):
@@ -269,6 +269,7 @@ class Orchestrator(
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
         if not await self._evaluations.finished(msg):
             return
+        await self._report(at_once=True)  # the record of a test has the present counts
         await self.monitor.tell(msg)
         if msg.final:
             self._evaluated = True

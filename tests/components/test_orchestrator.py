@@ -467,7 +467,8 @@ def test_progress_is_told_as_it_is(run, stage, episodes) -> None:
 def test_counts_are_reported_ten_times_a_second_and_other_news_at_once(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene)
+            play = Run(scene, eval_interval=43)
+            evaluator = await play.join_evaluator()
             await play.tell(episodes(1))
             before = len(play.monitor.of(ProgressMsg))
             for _ in range(40):
@@ -481,6 +482,15 @@ def test_counts_are_reported_ten_times_a_second_and_other_news_at_once(run, stag
             await play.ref.tell(WorkerCountMsg(proxy=scene.probe("proxy", *DOWN).ref, workers=0, environments=0))
             await scene.settle()
             assert play.progress.env_steps == 42
+            await play.ref.tell(params(0))
+            await play.ref.tell(episodes(1))
+            await scene.settle()
+            assert [message.env_steps for message in evaluator.of(EvaluateMsg)] == [43]
+            assert play.progress.env_steps == 42
+            await play.ref.tell(result_at(43, version=0))
+            await scene.settle()
+            assert [type(message) for message in play.monitor.told[-2:]] == [ProgressMsg, EvaluationResultMsg]
+            assert play.progress.env_steps == 43
 
     run(main())
 
