@@ -103,7 +103,8 @@ class Worker(
         self._collecting = PAUSE
         self._unit: Literal["segments", "steps"] = "segments"  # of credits; a pause names none
         self._sent = 0  # segments or steps since it joined
-        self._quiet = 0  # turns since it heard of a version
+        self._quiet = 0  # turns since it heard of a new version
+        self._heard: int | None = None  # the newest version of which it has heard
         self._stepping = False
         self._lost_at: float | None = None  # time of the upstream's loss; None after a message from it
         self._rejoining = False
@@ -130,6 +131,7 @@ class Worker(
             "unit": self._unit,
             "sent": self._sent,
             "quiet": self._quiet,
+            "heard": self._heard,
             "stepping": self._stepping,
             "lost_at": self._lost_at,
             "rejoining": self._rejoining,
@@ -141,27 +143,31 @@ class Worker(
         self._env_steps = state["env_steps"]
         self._sync.load(state["sync"])
         self._unit, self._sent, self._stepping = state["unit"], state["sent"], state["stepping"]
-        self._quiet = state["quiet"]
+        self._quiet, self._heard = state["quiet"], state["heard"]
         self._collecting = CollectMsg.model_validate(state["collecting"])
         self._lost_at, self._rejoining = state["lost_at"], state["rejoining"]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        if self._sync.version not in (None, msg.version):  # after a checkpoint the same version comes again
-            self._quiet = 0
+        self._note_version(msg.version)
         if self._sync.loaded(msg):
             self._rollout.load(msg.params, msg.version)
         await self._hear_of(msg.env_steps)
 
     @on(VersionMsg)
     async def announced(self, msg: VersionMsg) -> None:
-        self._quiet = 0
+        self._note_version(msg.version)
         await self._hear_of(msg.env_steps, msg)
 
     @on(ProbesMsg)
     async def take_probes(self, msg: ProbesMsg) -> None:
         self._sync.take_probes(msg)
         await self._hear_of(None)
+
+    def _note_version(self, version: int) -> None:
+        """Note that the learner learns, if a version is new. After a checkpoint the same one comes again."""
+        if version != self._heard:
+            self._quiet, self._heard = 0, version
 
     async def _hear_of(self, env_steps: int | None, news: VersionMsg | None = None) -> None:
         """Decide about the newest version, take over the run's environment steps, and continue stepping."""
@@ -205,7 +211,7 @@ class Worker(
         if state is None:
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
         elif self.run_directory is not None:
-            values = {"rng": self.rng.bit_generator.state, "quiet": self._quiet}
+            values = {"rng": self.rng.bit_generator.state, "quiet": self._quiet, "heard": self._heard}
             place = (self.run_directory, msg.env_steps, self.me.address)
             error = await self.offload(run_state.attempt, run_state.write, *place, values, state)
         await msg.reply_to.tell(StateSavedMsg(ref=self.me, error=error))
@@ -250,7 +256,7 @@ class Worker(
         except ValueError as error:
             raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
         self.rng.bit_generator.state = values["rng"]
-        self._quiet = values.get("quiet", 0)  # earlier versions did not save it
+        self._quiet, self._heard = values.get("quiet", 0), values.get("heard")  # earlier versions did not save them
 
     async def _tell_upstream(self, message: InsertTransitionMsg | PullParamsMsg | SyncMsg) -> bool:
         """Send to the upstream; return False if it is lost. The message is lost too, and the watch reports the end."""

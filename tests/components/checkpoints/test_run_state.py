@@ -129,8 +129,9 @@ def learned(run: RunDirectory) -> tuple[int, str]:
         {"updates_per_episode": 0.5},
         {"updates_per_episode": 0.5, "prioritized": True, "proxy": False},
         {"algorithm": "coma", "critic_steps": 2, "workers": 1, "learning_starts": 64},  # COMA takes the default alone
+        {"updates_per_episode": 1.0, "learning_starts": 40},
     ],
-    ids=["qmix", "prioritised, no proxy", "coma"],
+    ids=["qmix", "prioritised, no proxy", "coma", "before it learns"],
 )
 def test_a_run_that_goes_on_learns_what_it_would_have_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
@@ -146,6 +147,7 @@ def test_a_run_that_goes_on_learns_what_it_would_have_learned(
         return whole
 
     monkeypatch.setattr(run_state, "commit", commit_and_copy)
+    monkeypatch.setattr("components.worker.QUIET_TURNS", 1)  # turns of both lengths
     straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
     play(straight, flags)
     resumed = RunDirectory(cut)
