@@ -30,7 +30,7 @@ REJOIN_S = 5.0
 RETRY_S = 0.5
 """Delay in seconds before each attempt of a worker to join again after its upstream was lost."""
 QUIET_TURNS = 50
-"""Turns without a version of the parameters after which a worker takes it that the learner does not learn."""
+"""Turns without a new version of the parameters after which a worker takes it that the learner does not learn."""
 PATIENCE_S = 10.0
 """Seconds after which a worker fails if its upstream is lost and has no successor."""
 
@@ -70,7 +70,7 @@ class Worker(
             episodes.
         steps_per_turn: steps of every copy for each `StepMsg`. It loads parameters between turns, and sends the
             segments that have ended after each.
-        quiet_steps_per_turn: the same while no version of the parameters has come for `QUIET_TURNS` turns: then the
+        quiet_steps_per_turn: the same while no new version of the parameters has come for `QUIET_TURNS` turns: then the
             learner does not learn, and fewer, larger messages cost less.
         threads: threads that NumPy, or torch, may use for acting.
         sync: rule by which it loads parameters. It waits for parameters that it has requested.

@@ -100,8 +100,9 @@ def test_a_restored_worker_acts_with_the_parameters_that_it_had(run, stage, corr
             restored = other.snapshot()
             assert restored["sync"]["version"] == 3
             assert restored["params"].tolist() == [3.0, 3.0]
-            assert {name: restored[name] for name in ("version", "env_steps", "collecting")} == {
+            assert {name: restored[name] for name in ("version", "heard", "env_steps", "collecting")} == {
                 "version": 3,
+                "heard": 3,
                 "env_steps": 30,
                 "collecting": PAUSE,
             }
