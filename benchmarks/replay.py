@@ -11,7 +11,8 @@ because every side works in one thread.
 
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. Of the numbers in their observations and states
 36 % are not zero and 26.5 % change in a frame, as where agents explore; two jobs are for dense episodes, in which
-every number changes in every frame. The floor is `np.take` of episodes that are one piece of bytes each, into memory
+every number changes in every frame. Eight episodes are inserted as arrays, and as sparse arrays, in which form workers
+send them. The floor is `np.take` of episodes that are one piece of bytes each, into memory
 that exists already. One batch of the floor may fit into the cache, so this package drops each batch before it draws
 the next. A learner often holds a batch while the next one is drawn; for that case both sides use two batches in turn.
 New episodes replace the oldest ones, also in the floor. The raw socket sends the bytes of such a batch from another
@@ -44,6 +45,8 @@ from components.replay_buffers import (
     PrioritizedTransitions,
     Transitions,
 )
+from components.sparse import Encoder
+from orchestra import SparseArray
 
 ROWS, BATCH, EPISODES, TOGETHER = 64, 256, 32, 8
 FIELDS = {
@@ -285,6 +288,21 @@ def make_episodes(n: int, rng: np.random.Generator, *, dense: bool) -> Episodes:
     )
 
 
+def as_sent(episodes: Episodes) -> Episodes:
+    """Return episodes as workers send them: their observations and states are sparse arrays."""
+    frames = episodes.lengths.astype(np.int64) + 1
+    fields = dict(episodes.fields)
+    for name in ("obs", "state"):
+        encoder, dense = Encoder(fields[name].shape[1:], fields[name].dtype), fields[name]
+        bits, values, counts = np.empty((len(dense), encoder.groups), np.uint16), [], []
+        for _, some, n_values in encoder.encode(dense, np.cumsum(frames) - frames, frames, bits):
+            values.append(some.copy())
+            counts += n_values.tolist()
+        pieces = tuple(frames.tolist())
+        fields[name] = SparseArray(bits, np.concatenate(values), dense.shape, pieces, tuple(counts))
+    return Episodes(lengths=episodes.lengths, terminated=episodes.terminated, **fields)
+
+
 def filled(capacity: int, rng: np.random.Generator, *, dense: bool) -> EpisodeReplay:
     replay, episodes = EpisodeReplay(SPEC, capacity), make_episodes(8, rng, dense=dense)
     while len(replay) < capacity:
@@ -323,6 +341,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     replay, dense = (filled(capacity, rng, dense=dense) for dense in (False, True))
     one, full = (make_episodes(1, rng, dense=dense) for dense in (False, True))
     some = make_episodes(TOGETHER, rng, dense=False)
+    sent = as_sent(some)
     each = sum(one.fields[name].nbytes for name in BATCH_FIELDS)
     for name, held in (("episodes", replay), ("dense episodes", dense)):
         print(f"{name}: {held.n_bytes / capacity / each:.2f} of their bytes in memory")
@@ -351,6 +370,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     jobs: dict[str, Jobs] = {
         "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(one)},
         f"insert {TOGETHER} episodes": {"floor": insert_some_floor, "this package": lambda: replay.insert(some)},
+        f"insert {TOGETHER} as sent": {"floor": insert_some_floor, "this package": lambda: replay.insert(sent)},
         "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
         "sample 32, one is held": {
             "floor": sample_floor_of_two,
@@ -372,6 +392,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         theirs.add(**episode)
     jobs["insert an episode"]["cpprb"] = lambda: theirs.add(**episode)
     jobs[f"insert {TOGETHER} episodes"]["cpprb"] = lambda: theirs.add(**episodes)
+    jobs[f"insert {TOGETHER} as sent"]["cpprb"] = lambda: theirs.add(**episodes)
     jobs["sample 32"]["cpprb"] = lambda: theirs.sample(EPISODES)
     return jobs, raw
 

@@ -8,7 +8,7 @@ from messages import ClaimRoleMsg, CollectMsg, InsertTransitionMsg
 from messages.control import PAUSE
 from orchestra import MailboxFull, Message, Ref, State, Unreachable
 
-MOST_AHEAD = 4
+MOST_AHEAD = 16
 """Maximum credits for each environment, so that some are left for members that join later."""
 
 

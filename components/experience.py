@@ -15,6 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from components.sparse import dense, mismatch
+from orchestra import SparseArray
+
 Per = Literal["frame", "step", "segment"]
 """The rows of a field: one per frame, one per step, or one per segment."""
 
@@ -73,8 +76,8 @@ class FieldSpec:
     """Upper bound of each entry, likewise."""
     sparse: bool = False
     """Per frame, and of 4 bytes a number, only: True if most numbers are zero, as those of dead agents are, or equal to
-    those of the frame before. A replay buffer of whole episodes then holds the others alone; it restores all bit for
-    bit."""
+    those of the frame before. Whole episodes then travel, and lie in a replay buffer, with the others alone; all are
+    restored bit for bit."""
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
@@ -202,7 +205,7 @@ class ExperienceSchema:
             raise SchemaMismatch(f"{unknown[0]}: not declared; the declared fields are {', '.join(self.by_name)}")
 
     def check(self, arrays: Mapping[str, Any], lengths: NDArray[np.integer[Any]]) -> None:
-        """Check arrays by field of segments of `lengths` (E,) steps, back to back.
+        """Check arrays by field of segments of `lengths` (E,) steps, back to back; sparse fields may be sparse arrays.
 
         Raises:
             SchemaMismatch: a field is missing or unknown, its shape or dtype is wrong, a value is out of its range or
@@ -213,6 +216,12 @@ class ExperienceSchema:
         n_steps, n_segments = sum(lengths.tolist()), len(lengths)
         for name, spec in self.fields:
             array, shape = arrays[name], (self.rows(spec.per, n_steps, n_segments), *self.items[name][0])
+            if spec.sparse and isinstance(array, SparseArray):
+                if wrong := mismatch(array, shape, self.items[name][1], tuple((lengths + 1).tolist())):
+                    raise SchemaMismatch(f"{name}: {wrong}")
+                if not (spec.finite or spec.n_values or spec.most is not None):
+                    continue
+                array = dense(array)
             if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != self.items[name][1]:
                 raise SchemaMismatch(f"{name}: expected {spec.dtype} of shape {shape}, got {_described(array)}")
             _check_values(name, spec, array)

@@ -15,12 +15,12 @@ from components.experience import ExperienceSchema, FieldSpec
 from components.policies.acting import Acted, ActingPolicy
 from components.policies.base import Policy
 from components.row_memory import RowMemory
+from components.segment_messages import SegmentMessages
 from components.segments import Ended, joined, written
 from messages import InsertTransitionMsg
-from orchestra import Arrays, MessageArrays
 
-SPARE = 1.5
-"""Rows of memory for ended segments, for each copy: in a long turn some copies end two."""
+SPARE = 0.25
+"""Rows of memory for ended episodes, for each copy. If there are none left, the episodes are copied."""
 FORGETTING = 0.1
 """Weight of a message in the moving mean of the lengths of segments."""
 
@@ -50,8 +50,8 @@ def no_memory(nbytes: int) -> None:
 class Rollout:
     """Collects experience. Each copy has its own hidden states, last actions and memory of its segment.
 
-    An ended segment stays in its row of the memories until its turn ends, while its copy continues in a spare row. So
-    all segments of a message are copied once, directly into its arrays.
+    An ended segment stays in its row of the memories, while its copy continues in a spare row. So the segments of a
+    short turn are copied once, directly into the arrays of its message.
 
     Args:
         env: the environments.
@@ -79,9 +79,10 @@ class Rollout:
         """Version of the acting parameters."""
         self._env = env
         self._policy = policy
-        self._lend = lend
         self._copies = ActingCopies(env, policy, rng)
         self._rows = np.arange(env.n_envs)  # (B,): rows of the memories for the current segments
+        # Episodes end at any time, segments of them all at once.
+        self._n_spare = max(1, int(SPARE * env.n_envs)) if segment_length is None else env.n_envs
         self._spare = self._all_spare()
         self._ended: list[Ended] = []
         self._t = np.zeros(env.n_envs, np.int64)  # (B,): steps of the current segments
@@ -106,6 +107,9 @@ class Rollout:
             for name, spec in self.schema.fields
         }
         self._versions = self._zeros((rows, limit), np.int32, by_time=True)
+        # Segments of episodes that continue are learned from once: differences would cost more than they save.
+        memory = {**self._memory, "versions": self._versions}
+        self._messages = SegmentMessages(self.schema, memory, sparse=segment_length is None, lend=lend)
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -134,25 +138,27 @@ class Rollout:
         if not self._begun:
             self._copies.begin(ALL)
             self._begun = True
-        parts: list[InsertTransitionMsg] = []
         left = steps * self._env.n_envs
         while left > 0:
-            made, part = self._step(epsilon)
+            made = self._step(epsilon)
             left -= made
-            if part is not None:
-                parts.append(part)
             if not made and not self._copies.any_ready():
                 break
-            if most is not None and self._made(parts, unit) >= most:
+            if most is not None and self._made(unit) >= most:
                 if unit == "steps":
                     over = np.zeros(self._env.n_envs, np.bool_)
                     over[self._copies.ready] = self._t[self._copies.ready] > 0
-                    more = self._end(np.zeros_like(over), over, epsilon) if over.any() else None
-                    parts += [] if more is None else [more]
+                    if over.any():
+                        self._end(np.zeros_like(over), over, epsilon)
                 break
-        if self._ended:
-            parts.append(self._cut())
-        return InsertTransitionMsg.concatenated(parts) if parts else None
+        if not (self._ended or self._messages.segments):
+            return None
+        ended = Ended.together(self._ended) if self._ended else None
+        self._ended.clear()
+        message = self._messages.message(ended)
+        if ended is not None:
+            self._free_rows(ended)
+        return message
 
     def state(self) -> dict[str, NDArray[Any]] | None:
         """Return the state by name, as copies, without the generator; None if the environment takes no snapshots.
@@ -200,7 +206,7 @@ class Rollout:
     def _all_spare(self) -> list[int]:
         """Return the rows of the memories that no copy uses at first."""
         n_envs = self._env.n_envs
-        return list(range(n_envs, n_envs + int(SPARE * n_envs)))
+        return list(range(n_envs, n_envs + self._n_spare))
 
     def _zeros(self, shape: tuple[int, ...], dtype: DTypeLike, *, by_time: bool) -> NDArray[Any]:
         """Return a memory; if it is `by_time`, (rows, frames, …), its pages can be given back."""
@@ -226,11 +232,8 @@ class Rollout:
         named = {name: self._memory[name] for name in (*self.schema.frames, *self.schema.steps)}
         return {**named, "versions": self._versions}
 
-    def _step(self, epsilon: float) -> tuple[int, InsertTransitionMsg | None]:
-        """Act in the copies that are ready, and wait for others.
-
-        Return the number of copies that made a step, and earlier segments of the turn if their rows are needed.
-        """
+    def _step(self, epsilon: float) -> int:
+        """Act in the copies that are ready, and wait for others; return the number of copies that made a step."""
         env, rows, t, ready = self._env, self._rows, self._t, self._copies.ready
         self._observe(ready)
         acted = self._copies.act(epsilon)
@@ -246,12 +249,12 @@ class Rollout:
         done = np.zeros(env.n_envs, np.bool_)
         done[stepped] = env.terminated[stepped] | env.truncated[stepped]
         full = t >= self.schema.limit
-        made, part = len(t[stepped]), None
+        made = len(t[stepped])
         if done.any() or full.any():
-            part = self._end(done, done | full, epsilon)
-        return made, part
+            self._end(done, done | full, epsilon)
+        return made
 
-    def _end(self, done: NDArray[np.bool_], over: NDArray[np.bool_], epsilon: float) -> InsertTransitionMsg | None:
+    def _end(self, done: NDArray[np.bool_], over: NDArray[np.bool_], epsilon: float) -> None:
         """End the segments of the copies `over` (B,), and the episodes of the copies `done` (B,)."""
         env, rows, t = self._env, self._rows, self._t
         ended = np.flatnonzero(over)
@@ -261,7 +264,6 @@ class Rollout:
             for name, per in self._said.items():
                 if per == "frame":
                     self._memory[name][rows[ended], t[ended]] = last[name]
-        part = self._cut() if len(ended) > len(self._spare) else None
         finished = done[ended]
         self._ended.append(
             Ended(
@@ -282,18 +284,22 @@ class Rollout:
                 self._earned_in(row, n) for row, n in zip(rows[going_on].tolist(), t[going_on].tolist(), strict=True)
             ]
             self._first[going_on] += t[going_on].astype(np.int32)
+        if len(ended) > len(self._spare):
+            copied = Ended.together(self._ended)
+            self._ended.clear()
+            self._messages.stage(copied)
+            self._free_rows(copied)
         rows[ended] = [self._spare.pop() for _ in ended]
         t[ended] = 0
         if finished.any():
             self._begin_episodes(done)
             self._copies.begin(ended[finished])
-        return part
 
-    def _made(self, parts: list[InsertTransitionMsg], unit: Literal["segments", "steps"]) -> int:
+    def _made(self, unit: Literal["segments", "steps"]) -> int:
         """Return the number of segments that ended in this turn, or the steps of these and of the current segments."""
         if unit == "segments":
-            return sum(len(each.rows) for each in self._ended) + sum(each.segments for each in parts)
-        ended = sum(int(each.lengths.sum()) for each in self._ended) + sum(each.steps for each in parts)
+            return sum(len(each.rows) for each in self._ended) + self._messages.segments
+        ended = sum(int(each.lengths.sum()) for each in self._ended) + self._messages.steps
         return ended + int(self._t.sum())
 
     def _begin_episodes(self, copies: NDArray[np.bool_]) -> None:
@@ -325,75 +331,17 @@ class Rollout:
             else:
                 self._memory[name][rows, t] = acted.fields[name]
 
-    def _cut(self) -> InsertTransitionMsg:
-        """Return the segments that have ended, and free their rows."""
-        ended = Ended.together(self._ended)
-        rows, lengths, terminated, truncated, won, episode, first, return_before, epsilon = ended
-        self._ended.clear()
-        place = len(self._spare)
-        self._spare += rows.tolist()
-
-        frames, steps, segments = self.schema.frames, self.schema.steps, self.schema.segments
-        made = MessageArrays(self._shapes(int(lengths.sum()), len(rows)), self._lend)
-        arrays = made.arrays
-        for names, counts in ((frames, lengths + 1), (steps, lengths)):
-            for name in names:
-                joined(self._memory[name], rows, counts, arrays[name])
-        for name in segments:
-            arrays[name][:] = epsilon if name == "epsilon" else self._memory[name][rows]
-        arrays["lengths"][:] = lengths
-        arrays["terminated"][:], arrays["truncated"][:], arrays["won"][:] = terminated, truncated, won
-        joined(self._versions, rows, lengths, arrays["versions"])
-        arrays["episode"][:], arrays["first"][:], arrays["return_before"][:] = episode, first, return_before
-        del arrays
-        frozen = made.freeze()
-        per_frame, per_step, per_segment = (
-            Arrays({name: frozen.pop(name) for name in names}) for names in (frames, steps, segments)
-        )
-        message = InsertTransitionMsg(
-            per_frame=per_frame,
-            per_step=per_step,
-            per_segment=per_segment,
-            **frozen,
-            newest_version=None,
-            sender="",
-            source="",
-        )
-        self._usual += FORGETTING * (float(lengths.mean()) - self._usual)
+    def _free_rows(self, ended: Ended) -> None:
+        """Free the rows of ended segments, which were copied, and give back memory that is seldom needed."""
+        seldom = self._n_spare // 2  # rows low in the stack are used only where many segments end
+        self._usual += FORGETTING * (float(ended.lengths.mean()) - self._usual)
         usual = round(self._usual)
-        seldom = len(self._t) // 2  # rows low in the stack are used only by messages of many segments
-        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
-            kept = usual if place >= seldom else 0
+        for row, length in zip(ended.rows.tolist(), ended.lengths.tolist(), strict=True):
+            kept = usual if len(self._spare) >= seldom else 0
             if length > kept:
                 for memory in self._paged:
                     memory.give_back(row, kept)
-            place += 1
-        return message
-
-    def _shapes(self, n_steps: int, n_segments: int) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
-        """Return shape and dtype of the arrays of a message by name, in the message's order."""
-        schema, columns = self.schema, {"steps": n_steps, "segments": n_segments}
-        declared = dict(schema.fields)
-        return {
-            name: (
-                (schema.rows(declared[name].per, n_steps, n_segments), *schema.items[name][0]),
-                schema.items[name][1],
-            )
-            for name in (*schema.frames, *schema.steps, *schema.segments)
-        } | {name: ((columns[per],), dtype) for name, (per, dtype) in _COLUMNS.items()}
-
-
-_COLUMNS: Mapping[str, tuple[str, DTypeLike]] = {
-    "lengths": ("segments", np.int32),
-    "terminated": ("segments", np.bool_),
-    "truncated": ("segments", np.bool_),
-    "won": ("segments", np.bool_),
-    "versions": ("steps", np.int32),
-    "episode": ("segments", np.int64),
-    "first": ("segments", np.int32),
-    "return_before": ("segments", np.float64),
-}
-"""Arrays of a message besides the declared fields: the unit of their rows, and their dtype."""
+            self._spare.append(row)
 
 
 def segment_schema(

@@ -14,6 +14,7 @@ from components.envs.base import EnvSpec
 from components.policies import devices
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.checks import check_log_prob
+from components.replay_buffers.storage import BatchMemory
 from components.rollout import PolicyFactory
 from components.synchronization import ALWAYS, SyncRule
 from components.threads import with_threads, with_torch_threads
@@ -67,6 +68,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         self._digests = None if self.sync.measure is None else Digests(self.spec.schema, self._policy, self.rng)
         self._stale = 0  # segments too old to learn from
         self._checked = 0  # segments whose log-probabilities were compared
+        self._memory = BatchMemory()
         self._published = False  # True if the present parameters are those of the version
 
     async def started(self) -> None:
@@ -109,6 +111,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             per_frame=msg.per_frame.plain(),
             per_step=msg.per_step.plain(),
             per_segment=msg.per_segment.plain(),
+            empty=self._memory.empty,
         )
         fresh = self._fresh(batch)
         since = self.clock.monotonic()

@@ -30,7 +30,7 @@ class ReplayBuffer(Protocol):
 
     def insert(self, episodes: Episodes) -> None: ...
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled: ...
+    def sample(self, batch_size: int, rng: np.random.Generator, *, sparse: bool = False) -> Sampled: ...
 
     def update(
         self, indices: NDArray[np.int64], generations: NDArray[np.int64], priorities: NDArray[np.float32]
@@ -76,11 +76,13 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     @on(SampleBatchMsg)
     async def sample(self, msg: SampleBatchMsg) -> None:
         sampled = self.draw(msg)
+        for name in self._replay.schema.frames:  # sparse ones become dense here, while the Trainer learns
+            sampled.batch.frames(name)
         await msg.trainer.tell(batch_message(msg.number, sampled, self._replay.schema))
 
     def draw(self, msg: SampleBatchMsg) -> Sampled:
         """Return the episodes to send for `msg`; a subclass may draw others."""
-        return self._replay.sample(msg.batch_size, self.rng)
+        return self._replay.sample(msg.batch_size, self.rng, sparse=True)
 
     @on(UpdatePriorityMsg)
     def update(self, msg: UpdatePriorityMsg) -> None:
@@ -107,7 +109,9 @@ def segments_of(msg: InsertTransitionMsg) -> Episodes:
         terminated=msg.terminated,
         truncated=msg.truncated,
         versions=msg.versions,
-        **msg.fields,
+        **msg.per_frame.plain(),
+        **msg.per_step.plain(),
+        **msg.per_segment.plain(),
     )
 
 
@@ -120,7 +124,7 @@ def batch_message(number: int, sampled: Sampled, schema: ExperienceSchema) -> Ba
         versions = np.full(int(batch.lengths.sum()), -1, np.int32)
     return BatchTrainingDataMsg(
         number=number,
-        per_frame=Arrays({name: batch.frames(name) for name in schema.frames}),
+        per_frame=Arrays({name: batch.held(name) for name in schema.frames}),
         per_step=Arrays({name: batch.steps(name) for name in schema.steps}),
         per_segment=Arrays({name: batch[name] for name in schema.segments}),
         lengths=batch.lengths,

@@ -3,10 +3,10 @@
 from components.envs import Skirmish
 from components.policies import devices, kernel
 from components.policies.kernel import acting
-from components.replay_buffers import sparse_ring
+from components.sparse import loops
 from orchestra import FlagParser
 
-_HELP = """Compile the battle simulator and the loops of acting, of learning and of the replay buffer for this machine.
+_HELP = """Compile the battle simulator and the loops of acting, of learning and of sparse fields for this machine.
 
 The first run does the same, which takes half a minute. The result is cached on disk, for every later process of the
 machine and for every image made of it. Set NUMBA_CACHE_DIR to choose the folder."""
@@ -16,10 +16,10 @@ def command(arguments: list[str]) -> int:
     """Compile ahead of time what a machine's first run would compile."""
     FlagParser(prog="orchestra warm-up", description=_HELP, usage="orchestra warm-up").parse_strictly(arguments)
     Skirmish("3m", 1).prepare()
-    sparse_ring.loops()
+    loops()
     kernel.prepare()
     acting.prepare()
-    print("The battle simulator and the loops of acting, of learning and of the replay buffer are compiled.")
+    print("The battle simulator and the loops of acting, of learning and of sparse fields are compiled.")
     if (advice := devices.advice()) is not None:
         print(advice)
     return 0

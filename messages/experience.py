@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from orchestra import Arrays, Axes, Message, freeze
+from orchestra import Arrays, Axes, Message, SparseArray, freeze
 
 
 def check_rows(
@@ -20,19 +20,23 @@ def check_rows(
     if len(versions) != steps:
         raise ValueError(f"versions: {segments} segments of {steps} steps in all, got {len(versions)} rows")
     for group, rows in ((per_frame, steps + segments), (per_step, steps), (per_segment, segments)):
-        for name, array in group.items():
-            if array.ndim == 0 or len(array) != rows:
-                got = len(array) if array.ndim else "one value"
+        for name, array in group.plain().items():
+            if not array.shape or len(array) != rows:
+                got = len(array) if array.shape else "one value"
                 raise ValueError(f"{name}: {segments} segments of {steps} steps in all need {rows} rows, got {got}")
 
 
 def segments_of_rows(
     lengths: NDArray[np.int32], per_frame: Arrays, per_step: Arrays
-) -> Iterator[tuple[NDArray[Any], NDArray[np.int32]]]:
+) -> Iterator[tuple[NDArray[Any], NDArray[np.integer[Any]]]]:
     """Return the arrays of rows, and how many rows of each belong to the first segment, the second, and so on."""
     for group, rows in ((per_frame, lengths + 1), (per_step, lengths)):
-        for array in group.values():
-            yield array, rows
+        for array in group.plain().values():
+            if isinstance(array, SparseArray):
+                yield array.bits, rows
+                yield array.values, np.array(array.counts, np.int64)
+            else:
+                yield array, rows
 
 
 class InsertTransitionMsg(Message):
@@ -43,7 +47,8 @@ class InsertTransitionMsg(Message):
     """
 
     per_frame: Arrays
-    """Fields with a row for each frame, (frames, …): observations, state, which actions are available."""
+    """Fields with a row for each frame, (frames, …): observations, state, which actions are available. A sparse field
+    (`FieldSpec.sparse`) may be a `SparseArray` whose pieces are the segments."""
     per_step: Arrays
     """Fields with a row for each step, (steps, …): actions, reward, log-probability of the actions."""
     per_segment: Arrays
@@ -78,7 +83,7 @@ class InsertTransitionMsg(Message):
         check_rows(self.lengths, self.versions, self.per_frame, self.per_step, self.per_segment)
         return self
 
-    def array_pieces(self) -> Iterable[tuple[NDArray[Any], NDArray[np.int32]]]:
+    def array_pieces(self) -> Iterable[tuple[NDArray[Any], NDArray[np.integer[Any]]]]:
         """Return the fields of frames and of steps, whose pieces are segments."""
         return segments_of_rows(self.lengths, self.per_frame, self.per_step)
 
@@ -102,7 +107,7 @@ class InsertTransitionMsg(Message):
     @property
     def fields(self) -> dict[str, Any]:
         """The arrays of all three groups by name."""
-        return {**self.per_frame.plain(), **self.per_step.plain(), **self.per_segment.plain()}
+        return {**self.per_frame, **self.per_step, **self.per_segment}
 
     def summary(self) -> "InsertTransitionMsg":
         """Return the message with only the counted fields: the reward, and the fields per segment."""
@@ -114,8 +119,13 @@ class InsertTransitionMsg(Message):
         """Return a message of the chosen segments, (segments,) bool; at least one must be chosen."""
         frames, steps = np.repeat(segments, self.lengths + 1), np.repeat(segments, self.lengths)
 
-        def chosen(group: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> Arrays:
-            return Arrays({name: freeze(array[rows]) for name, array in group.items()})
+        def chosen(group: Arrays, rows: NDArray[np.bool_]) -> Arrays:
+            return Arrays(
+                {
+                    name: array.select(segments) if isinstance(array, SparseArray) else freeze(array[rows])
+                    for name, array in group.plain().items()
+                }
+            )
 
         rows = {"steps": steps, "segments": segments}
         return InsertTransitionMsg(
@@ -169,7 +179,8 @@ class InsertTransitionMsg(Message):
             return parts[0]
 
         def joined(groups: list[Arrays]) -> Arrays:
-            return Arrays({name: freeze(np.concatenate([group[name] for group in groups])) for name in groups[0]})
+            held = [group.plain() for group in groups]
+            return Arrays({name: _concatenated([arrays[name] for arrays in held]) for name in held[0]})
 
         return cls(
             per_frame=joined([part.per_frame for part in parts]),
@@ -180,3 +191,10 @@ class InsertTransitionMsg(Message):
             sender=parts[0].sender,
             source=parts[0].source,
         )
+
+
+def _concatenated(arrays: list[Any]) -> Any:
+    """Return arrays one after another, as one."""
+    if isinstance(arrays[0], SparseArray):
+        return SparseArray.concatenated(arrays)
+    return freeze(np.concatenate(arrays))

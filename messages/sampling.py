@@ -23,7 +23,7 @@ class BatchTrainingDataMsg(Message):
     number: int
     """Number of the batch within the run, from 1."""
     per_frame: Arrays
-    """Fields with a row for each frame, (frames, …)."""
+    """Fields with a row for each frame, (frames, …); a sparse one may be a `SparseArray`, whose pieces are segments."""
     per_step: Arrays
     """Fields with a row for each step, (steps, …)."""
     per_segment: Arrays
@@ -46,7 +46,7 @@ class BatchTrainingDataMsg(Message):
         check_rows(self.lengths, self.versions, self.per_frame, self.per_step, self.per_segment)
         return self
 
-    def array_pieces(self) -> Iterable[tuple[NDArray[Any], NDArray[np.int32]]]:
+    def array_pieces(self) -> Iterable[tuple[NDArray[Any], NDArray[np.integer[Any]]]]:
         """Return the fields of frames and of steps, whose pieces are segments."""
         return segments_of_rows(self.lengths, self.per_frame, self.per_step)
 
@@ -60,7 +60,7 @@ class BatchTrainingDataMsg(Message):
     @property
     def fields(self) -> dict[str, Any]:
         """The arrays of all three groups by name."""
-        return {**self.per_frame.plain(), **self.per_step.plain(), **self.per_segment.plain()}
+        return {**self.per_frame, **self.per_step, **self.per_segment}
 
 
 class SampleBatchMsg(Message):

@@ -11,6 +11,7 @@ from .actors.message import Request as Request
 from .actors.message_arrays import MessageArrays as MessageArrays
 from .actors.offload import offload_cancelled as offload_cancelled
 from .actors.ref import Ref as Ref
+from .actors.sparse_array import SparseArray as SparseArray
 from .actors.statistics import NodeStatistics as NodeStatistics
 from .actors.statistics import StatisticsMsg as StatisticsMsg
 from .actors.supervision import AllForOne as AllForOne

@@ -57,10 +57,10 @@ def _kernels_are_compiled() -> None:
     from components.envs import Skirmish
     from components.policies import kernel
     from components.policies.kernel import acting
-    from components.replay_buffers import sparse_ring
+    from components.sparse import loops
 
     Skirmish("3m", 1).prepare()
-    sparse_ring.loops()
+    loops()
     kernel.prepare()
     acting.prepare()
 

@@ -5,8 +5,9 @@ frames of all episodes, A agents, O observation size, S state size, U actions, H
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,50 @@ from components.experience import ExperienceSchema, Per, SchemaMismatch
 from components.policies.acting import ActingPolicy
 from components.policies.chunks import padded_rows, real_rows, rows_of
 from components.policies.packing import check_lengths
+from components.sparse import dense
+from orchestra import SparseArray
 
 Fields = Mapping[str, NDArray[Any]]
+
+
+def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of that shape and dtype with arbitrary contents, for the field `name`."""
+    return np.empty(shape, dtype)
+
+
+class FrameRows(MutableMapping[str, NDArray[Any]]):
+    """The rows (F, …) of fields of frames. Sparse arrays become dense when they are first read.
+
+    Args:
+        given: rows by field.
+        empty: makes the dense arrays.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, NDArray[Any] | SparseArray],
+        empty: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]],
+    ) -> None:
+        self.held = dict(given)
+        """Rows by field, as they were given."""
+        self._empty = empty
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        found = self.held[name]
+        return dense(found, partial(self._empty, name)) if isinstance(found, SparseArray) else found
+
+    def __setitem__(self, name: str, rows: NDArray[Any]) -> None:
+        self.held[name] = rows
+
+    def __delitem__(self, name: str) -> None:
+        del self.held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        """Return the number of fields."""
+        return len(self.held)
 
 
 class PaddedFields(Mapping[str, NDArray[Any]]):
@@ -84,7 +127,7 @@ class EpisodeBatch:
         self.truncated = ~terminated if truncated is None else truncated
         self.fields: Fields = fields
         """The padded arrays by field."""
-        self._frames: dict[str, NDArray[Any]] = {}
+        self._frames: MutableMapping[str, NDArray[Any]] = {}
         self._steps: dict[str, NDArray[Any]] = {}
 
     @classmethod
@@ -96,9 +139,10 @@ class EpisodeBatch:
         weights: NDArray[np.float32],
         truncated: NDArray[np.bool_] | None = None,
         versions: NDArray[np.int32] | None = None,
-        per_frame: Fields,
+        per_frame: Mapping[str, NDArray[Any] | SparseArray],
         per_step: Fields,
         per_segment: Fields,
+        empty: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]] = new_array,
     ) -> "EpisodeBatch":
         """Return a batch whose fields are given without padding.
 
@@ -110,13 +154,14 @@ class EpisodeBatch:
             weights: (E,) float32.
             truncated: (E,) bool.
             versions: (N,) int32; None where they are unknown.
-            per_frame: (F, …) by field.
+            per_frame: (F, …) by field; sparse arrays become dense when they are first read.
             per_step: (N, …) by field.
             per_segment: (E, …) by field.
+            empty: makes these dense arrays.
         """
         batch = cls(lengths=lengths, terminated=terminated, weights=weights, truncated=truncated)
-        batch._frames, batch._steps = dict(per_frame), dict(per_step)
-        batch.fields = PaddedFields(lengths, per_frame, per_step, per_segment)
+        batch._frames, batch._steps = FrameRows(per_frame, empty), dict(per_step)
+        batch.fields = PaddedFields(lengths, batch._frames, per_step, per_segment)
         batch._versions = versions
         return batch
 
@@ -134,6 +179,15 @@ class EpisodeBatch:
         """
         return self._rows(self._frames, name, 1)
 
+    def held(self, name: str) -> NDArray[Any] | SparseArray:
+        """Return the rows of a field of frames as `frames` does, or as the sparse array that was given.
+
+        Raises:
+            SchemaMismatch, ValueError: as `frames`.
+        """
+        held = self._frames.held.get(name) if isinstance(self._frames, FrameRows) else None
+        return self.frames(name) if held is None else held
+
     def steps(self, name: str) -> NDArray[Any]:
         """Return the rows (N, …) of a field of steps, without padding.
 
@@ -142,7 +196,7 @@ class EpisodeBatch:
         """
         return self._rows(self._steps, name, 0)
 
-    def _rows(self, rows: dict[str, NDArray[Any]], name: str, more: int) -> NDArray[Any]:
+    def _rows(self, rows: MutableMapping[str, NDArray[Any]], name: str, more: int) -> NDArray[Any]:
         found = rows.get(name)
         if found is None:
             array = self[name]

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components import sparse
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray, prefixed
 from components.envs.base import EnvSpec
 from components.experience import EPSILON, ExperienceSchema, SchemaMismatch
 from components.replay_buffers.invalid import InvalidExperience, check_array, describe
 from components.replay_buffers.ring_space import RingSpace
 from components.replay_buffers.rows import Field, load_rows, picked_rows
-from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
+from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments
 from components.replay_buffers.sparse_ring import SparseRing
 from components.replay_buffers.storage import BatchMemory, Overwrites, allocate, announce, freeze
+from orchestra import SparseArray
 
 BITS = np.dtype(np.uint16)
 """Dtype of the bits of sparse fields."""
@@ -39,7 +41,7 @@ class Episodes:
             `terminated`: whole episodes.
         versions: (N,) int32, version of the parameters of each step; None where they are unknown.
         fields: the fields of the experience schema by name: (F, …) of frames, (N, …) of steps, (E, …) of segments.
-            `epsilon` may be left out; it is then 0.
+            Sparse fields may be sparse arrays. `epsilon` may be left out; it is then 0.
     """
 
     __slots__ = ("fields", "lengths", "terminated", "truncated", "versions")
@@ -51,10 +53,10 @@ class Episodes:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_] | None = None,
         versions: NDArray[np.int32] | None = None,
-        **fields: NDArray[Any],
+        **fields: NDArray[Any] | SparseArray,
     ) -> None:
         self.lengths, self.terminated, self.truncated, self.versions = lengths, terminated, truncated, versions
-        self.fields: dict[str, NDArray[Any]] = fields
+        self.fields: dict[str, Any] = fields
 
     def __len__(self) -> int:
         """Return the number of segments, E."""
@@ -64,6 +66,11 @@ class Episodes:
 def schema_of(spec: EnvSpec | ExperienceSchema) -> ExperienceSchema:
     """Return the schema; for an environment, its schema with policies that explore with probability ε."""
     return spec if isinstance(spec, ExperienceSchema) else spec.schema.having(EPSILON)
+
+
+def _since(frames: NDArray[Any] | SparseArray, segment: int, frame: int) -> NDArray[Any] | SparseArray:
+    """Return the frames of a field from a segment on, which begins with `frame`."""
+    return frames.since(segment) if isinstance(frames, SparseArray) else frames[frame:]
 
 
 class EpisodeStore:
@@ -164,7 +171,7 @@ class EpisodeStore:
             raise InvalidExperience(str(error)) from error
         return n
 
-    def _fields(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
+    def _fields(self, episodes: Episodes) -> dict[str, Any]:
         """Return the arrays by field, with zeros for ε if it was left out."""
         fields = episodes.fields
         if "epsilon" in self._per_segment and "epsilon" not in fields:
@@ -177,7 +184,7 @@ class EpisodeStore:
         if versions is None:
             versions = np.full(int(episodes.lengths.sum()), -1, np.int32)
         step = int(episodes.lengths[:skipped].sum()) if skipped else 0
-        sources = {name: fields[name][step + skipped :] for name in self._by_frame}
+        sources: dict[str, Any] = {name: _since(fields[name], skipped, step + skipped) for name in self._by_frame}
         sources |= {name: fields[name][step:] for name in self.schema.steps} | {VERSIONS: versions[step:]}
         n_steps = episodes.lengths[skipped:].tolist()
         n_frames = [n + 1 for n in n_steps]
@@ -188,6 +195,9 @@ class EpisodeStore:
             announce(overwrites, self.arrays.values(), *(slice(to, to + n) for to, _, n in frames))
         for name, ring in self._sparse.items():
             sources[name] = ring.write(places, sources[name], n_frames, overwrites)
+        for name in self._by_frame:
+            if isinstance(sources[name], SparseArray):  # the field is not held so here
+                sources[name] = sparse.dense(sources[name])
         last = [(start + n) % self._space.size for start, n in zip(starts, n_steps, strict=True)]
         for names, runs, empty in ((self._by_frame, frames, []), (self._by_step, steps, last)):
             for name in names:
@@ -206,38 +216,31 @@ class EpisodeStore:
         """Return the first frames of new episodes of `n_frames`; here every slot has room for any episode."""
         return [slot * (self.limit + 1) for slot in slots]
 
-    def _corners(
-        self, starts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return the corners for `copy_segments` of segments in the ring of frames, split at the end of the ring.
-
-        Args:
-            starts: first frame of each segment, (E,).
-            counts: frames of each segment, (E,).
-            to: row to which each segment is copied, (E,).
-        """
-        until_end = self._space.size - starts
-        around = np.flatnonzero(counts > until_end)
-        if not len(around):
-            return corners_of(to, starts, counts)
-        cut, none = until_end[around], np.zeros(len(around), np.int64)
-        rest = corners_of(to[around] + cut, none, counts[around] - cut)
-        return np.concatenate([corners_of(to, starts, np.minimum(counts, until_end)), rest])
-
     # Gathering ------------------------------------------------------------------------------------------------------
 
-    def gather(self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]) -> dict[str, Any]:
+    def gather(
+        self,
+        slots: NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+        *,
+        sparse: bool = False,
+    ) -> dict[str, Any]:
         """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on.
 
         The result has the arguments of `EpisodeBatch.of_rows` but for the weights. Its arrays are read-only, and
-        without padding. Fields of segments are those of the whole segment, even if the part begins later.
+        without padding. Fields of segments are those of the whole segment, even if the part begins later. With `sparse`
+        fields that are held as differences are sparse arrays; all parts have to begin with the first step then.
         """
-        most = len(slots) * (self.limit + 1)
-        rows: dict[int, dict[str, NDArray[Any]]] = {}
+        most, rings = len(slots) * (self.limit + 1), self._sparse if sparse else {}
+        rows: dict[int, dict[str, Any]] = {}
         for names, more in ((self._by_frame, 1), (self._by_step, 0)):
             counts = lengths.astype(np.int64) + more
             read, n, rows[more] = self._reader(slots, firsts, counts, begins(counts)), int(counts.sum()), {}
             for name in names:
+                if (ring := rings.get(name)) is not None:
+                    rows[more][name] = self._sparse_rows(name, ring, slots, counts)
+                    continue
                 item, dtype = self._layout[name]
                 out = self._batches.empty(name, (n, *item), dtype, most * prod(item) * dtype.itemsize)
                 read(name, out)
@@ -251,7 +254,22 @@ class EpisodeStore:
             "per_frame": rows[1],
             "per_step": rows[0],
             "per_segment": {name: freeze(array[slots]) for name, array in self._per_segment.items()},
+            "empty": self._batches.empty,
         }
+
+    def _sparse_rows(
+        self, name: str, ring: SparseRing, slots: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> SparseArray:
+        """Return the first `counts` (E,) frames of a field of the episodes in `slots` (E,), as they are held."""
+        first, n_frames = begins(counts), int(counts.sum())
+        bits = self._batches.empty(f"{name}/bits", (n_frames, ring.groups), BITS)
+        copy_segments(self.arrays[name], bits, self._space.corners(self._space.starts[slots], counts, first))
+        n_values = sparse.counts(bits, counts)
+        n = int(n_values.sum())
+        values = self._batches.empty(f"{VALUES}{name}", (n,), ring.dtype, 2 * n * ring.dtype.itemsize)
+        ring.copy(slots, n_values, values)
+        sizes = tuple(counts.tolist()), tuple(n_values.tolist())
+        return SparseArray(freeze(bits), freeze(values), (n_frames, *ring.item), *sizes)
 
     def _reader(
         self, slots: NDArray[np.int64], firsts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]
@@ -261,7 +279,7 @@ class EpisodeStore:
         Its arguments are the field's name, and the array that it fills from rows `to` (E,) on.
         """
         starts = self._space.starts[slots]
-        corners = self._corners((starts + firsts) % self._space.size, counts, to)
+        corners = self._space.corners((starts + firsts) % self._space.size, counts, to)
 
         def read(name: str, out: NDArray[Any]) -> None:
             ring = self._sparse.get(name)
@@ -348,7 +366,7 @@ class EpisodeStore:
             raise CheckpointError(
                 f"{VALUES}{name}: expected no array of this name, but those of {sorted(self._sparse)}"
             )
-        return int(self._sparse[name].count(self._saved_bits(reader, name)[:n_frames]).sum())
+        return int(np.bitwise_count(self._saved_bits(reader, name)[:n_frames]).sum(dtype=np.int64))
 
     def load_state(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
         """Load checked arrays into `slots` (n,); all other episodes are gone."""
@@ -370,8 +388,8 @@ class EpisodeStore:
         """Return the number of values (n,) of the episodes in `slots` (n,), according to their bits."""
         if not len(slots):
             return np.zeros(0, np.int64)
-        of_frames = self._sparse[name].count(self.arrays[name][self._rows(slots) % self._space.size])
-        return np.add.reduceat(of_frames, begins(self.lengths[slots].astype(np.int64) + 1))
+        bits = self.arrays[name][self._rows(slots) % self._space.size]
+        return sparse.counts(bits, self.lengths[slots].astype(np.int64) + 1)
 
     def _loaded_rows(self, slots: NDArray[np.int64]) -> slice | NDArray[np.int64]:
         """Return the rows of all frames of the episodes in `slots` (n,), which were just placed."""

@@ -84,15 +84,22 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         slots = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self._store.write(slots, episodes, self.overwrites)
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
+    def sample(self, batch_size: int, rng: np.random.Generator, *, sparse: bool = False) -> Sampled:
         """Draw `batch_size` episodes.
+
+        Args:
+            batch_size: number of episodes.
+            rng: generator for the draw.
+            sparse: True for sparse arrays of the fields that are held as differences, to send them. They become dense
+                when they are read, which takes longer in all than dense ones at once.
 
         Raises:
             ValueError: fewer episodes can be drawn, or `batch_size` is below 1.
         """
         slots, weights = self._index.draw(batch_size, rng)
         generations = self._index.generations_of(slots)
-        batch = self._gather(slots, weights, np.zeros(len(slots), np.int64), self._store.lengths[slots])
+        whole = np.zeros(len(slots), np.int64), self._store.lengths[slots]
+        batch = self._gather(slots, weights, *whole, sparse=sparse)
         self._index.drew(slots)
         return Sampled(batch, freeze(slots), freeze(generations))
 
@@ -140,9 +147,13 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         weights: NDArray[np.float32],
         firsts: NDArray[np.int64],
         lengths: NDArray[np.int32],
+        *,
+        sparse: bool = False,
     ) -> EpisodeBatch:
         """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on."""
-        return EpisodeBatch.of_rows(weights=freeze(weights), **self._store.gather(slots, firsts, lengths))
+        return EpisodeBatch.of_rows(
+            weights=freeze(weights), **self._store.gather(slots, firsts, lengths, sparse=sparse)
+        )
 
     @property
     def _slots(self) -> NDArray[np.int64]:

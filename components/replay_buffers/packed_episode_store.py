@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from components.checkpoints.array_file import ArrayReader, StateArray
 from components.envs.base import EnvSpec
 from components.experience import ExperienceSchema
+from components.growing_array import GrowingArray
 from components.replay_buffers.episode_store import EpisodeStore, schema_of
 from components.replay_buffers.sparse_ring import SparseRing
-from components.replay_buffers.storage import GrowingArray, Overwrites
+from components.replay_buffers.storage import Overwrites
 
 FIRST_EPISODES = 32
 """Number of full-length episodes for which a packed store allocates memory at first."""

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay_buffers.segments import corners_of
+
 
 class RingSpace:
     """The places of the items of a buffer, each of consecutive rows, in arrays that share them.
@@ -70,6 +72,22 @@ class RingSpace:
         if row > first:
             runs.append((to, first, row - first))
         return runs
+
+    def corners(self, starts: NDArray[np.int64], counts: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the corners for `copy_segments` of segments in the ring, split at its end.
+
+        Args:
+            starts: (E,), first row of each segment.
+            counts: (E,), rows of each.
+            to: (E,), row to which each is copied.
+        """
+        until_end = self.size - starts
+        around = np.flatnonzero(counts > until_end)
+        if not len(around):
+            return corners_of(to, starts, counts)
+        cut, none = until_end[around], np.zeros(len(around), np.int64)
+        rest = corners_of(to[around] + cut, none, counts[around] - cut)
+        return np.concatenate([corners_of(to, starts, np.minimum(counts, until_end)), rest])
 
     def extend(self, size: int, arrays: Iterable[NDArray[Any]]) -> None:
         """Extend the ring to the `size` rows that all `arrays` now have: rows after its old end follow that end."""

@@ -1,12 +1,11 @@
 """Memory for one field of frames of which most numbers are zero, or as in the frame before: a ring of the differences.
 
-The bits that tell which numbers of a frame differ lie beside the other arrays of frames (`kernel/sparse.py`).
+The bits that tell which numbers of a frame differ lie beside the other arrays of frames (`components/sparse`).
 
 Shapes: F frames, G groups of bits of a frame, V values, E segments.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
-from components.replay_buffers.kernel import LANES
+from components.growing_array import GrowingArray
 from components.replay_buffers.ring_space import RingSpace
-from components.replay_buffers.storage import GrowingArray, Overwrites, allocate, announce
+from components.replay_buffers.segments import begins, copy_segments
+from components.replay_buffers.storage import Overwrites, allocate, announce
+from components.sparse import Encoder, loops
+from components.sparse.kernel import LANES
+from orchestra import SparseArray
 
 Bits = NDArray[np.uint16]
-AT_A_TIME = 1 << 19
-"""Numbers of the episodes that are encoded at a time, 2 MiB: they stay in the cache until they are copied."""
-
-
-def loops() -> Any:
-    """Return the module with the loops of sparse fields, compiled: now, if they were not on this machine yet."""
-    from components.replay_buffers.kernel import sparse
-
-    sparse.prepare()
-    return sparse
 
 
 class SparseRing:
@@ -50,7 +43,8 @@ class SparseRing:
         self, item: tuple[int, ...], dtype: np.dtype[Any], slots: int, frames: int, folder: str | Path | None
     ) -> None:
         self.item, self.dtype, self._n = item, dtype, prod(item)
-        self.groups = -(-self._n // LANES)
+        self._encoder = Encoder(item, dtype)
+        self.groups = self._encoder.groups
         """G."""
         self._most = slots * frames * self._n
         self._growing = None if folder is not None else GrowingArray((), dtype)
@@ -59,20 +53,18 @@ class SparseRing:
         """The ring, (V,)."""
         self._space = RingSpace(slots, first)
         self._counts = np.zeros(slots, np.int64)
-        self._encoded = np.empty(max(frames * self._n, AT_A_TIME) + LANES, np.uint32)
-        self._encoded_values = self._encoded.view(dtype)
-        self._nothing, self._before = np.zeros((2, self._n), np.uint32)
-        self._nothing.flags.writeable = False
-
-    @cached_property
-    def _kernel(self) -> Any:
-        """The compiled loops. The plan of a run has buffers, too, for which numba is not imported."""
-        return loops()
+        self._before = np.zeros(self._n, np.uint32)
 
     def _allocate(self, n: int, folder: str | Path | None = None) -> NDArray[Any]:
         return allocate((n,), self.dtype, folder) if self._growing is None else self._growing.extended(n)
 
-    def write(self, slots: Sequence[int], frames: NDArray[Any], counts: Sequence[int], overwrites: Overwrites) -> Bits:
+    def write(
+        self,
+        slots: Sequence[int],
+        frames: NDArray[Any] | SparseArray,
+        counts: Sequence[int],
+        overwrites: Overwrites,
+    ) -> Bits:
         """Write episodes to slots, in place of the oldest ones, which those slots have; return their bits (F, G).
 
         Args:
@@ -81,35 +73,27 @@ class SparseRing:
             counts: the frames of each episode.
             overwrites: as for `EpisodeStore.write`.
         """
-        kernel = self._kernel
-        numbers = kernel.read_only(frames).reshape(len(frames), self._n).view(np.uint32)
+        if isinstance(frames, SparseArray):
+            self._append(slots, frames.values, np.array(frames.counts, np.int64), overwrites)
+            return frames.bits
         bits = np.empty((len(frames), self.groups), np.uint16)
-        for some, rows in self._chunks(counts):
-            n_values = np.array(counts[some], np.int64)
-            kernel.encode(numbers[rows], n_values, self._nothing, bits[rows], self._encoded)
-            self._append(slots[some], n_values.tolist(), overwrites)
+        n_frames = np.array(counts, np.int64)
+        for some, values, n_values in self._encoder.encode(frames, begins(n_frames), n_frames, bits):
+            self._append(slots[some], values, n_values, overwrites)
         return bits
 
-    def _chunks(self, counts: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        """Return which episodes are encoded at a time, and their frames: as many as there is memory for."""
-        begin = first = row = 0
-        for i, n in enumerate(counts):
-            if (row + n - first) * self._n + LANES > len(self._encoded):
-                yield slice(begin, i), slice(first, row)
-                begin, first = i, row
-            row += n
-        yield slice(begin, len(counts)), slice(first, row)
-
-    def _append(self, slots: Sequence[int], n_values: Sequence[int], overwrites: Overwrites) -> None:
-        """Copy the encoded values of new episodes to the ring."""
-        start = self._take(slots, n_values)[0]
-        parts = self._space.parts(start, sum(n_values))
+    def _append(
+        self, slots: Sequence[int], values: NDArray[Any], n_values: NDArray[np.int64], overwrites: Overwrites
+    ) -> None:
+        """Copy the values (V,) of new episodes to the ring, so many of each."""
+        start = self._take(slots, n_values.tolist())[0]
+        parts = self._space.parts(start, len(values))
         if overwrites is not None:
             announce(overwrites, [self.values], *parts)
         copied = 0
         for part in parts:
             into = self.values[part]
-            into[:] = self._encoded_values[copied : copied + len(into)]
+            into[:] = values[copied : copied + len(into)]
             copied += len(into)
 
     def _take(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
@@ -147,9 +131,14 @@ class SparseRing:
             to: (E,), the first row of each in `out`.
             out: (…, *item), contiguous.
         """
-        segments = np.array([to, starts, self._space.starts[slots], firsts, counts]).T
+        kernel, segments = loops(), np.array([to, starts, self._space.starts[slots], firsts, counts]).T
         numbers = out.reshape(len(out), self._n).view(np.uint32)
-        self._kernel.decode(bits, self.values.view(np.uint32), np.ascontiguousarray(segments), self._before, numbers)
+        values = kernel.read_only(self.values).view(np.uint32)
+        kernel.decode(kernel.read_only(bits), values, np.ascontiguousarray(segments), self._before, numbers)
+
+    def copy(self, slots: NDArray[np.int64], counts: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Fill `out` (V,) with the first `counts` (E,) values of the episodes in `slots` (E,), back to back."""
+        copy_segments(self.values, out, self._space.corners(self._space.starts[slots], counts, begins(counts)))
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -160,17 +149,11 @@ class SparseRing:
         parts = self._space.parts(start, int(self._counts[slots].sum()))
         return StateArray.of(*(self.values[part] for part in parts), announced=True)
 
-    def count(self, bits: Bits) -> NDArray[np.int64]:
-        """Return the number of values (F,) of frames with these `bits` (F, G)."""
-        counts = np.zeros(len(bits), np.int64)
-        self._kernel.count(self._kernel.read_only(bits), counts)
-        return counts
-
     def check_state(self, reader: ArrayReader, name: str, bits: Bits) -> None:
         """Raise `CheckpointError` unless an array could come from `state_array`, of frames with these `bits` (F, G)."""
         if (bits[:, -1].astype(np.int64) >> (self._n - (self.groups - 1) * LANES)).any():
             raise CheckpointError(f"{name}: expected no bits beyond the {self._n} numbers of a frame")
-        reader.expect(name, self.dtype, (int(self.count(bits).sum()),))
+        reader.expect(name, self.dtype, (int(np.bitwise_count(bits).sum(dtype=np.int64)),))
 
     def load_state(
         self,

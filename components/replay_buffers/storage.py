@@ -46,44 +46,6 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
     return np.frombuffer(mapped, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
-class GrowingArray:
-    """Rows in memory that can be extended: the system moves the pages, without copying or clearing them again.
-
-    Args:
-        item: shape of a row.
-        dtype: of a row.
-    """
-
-    HUGE = 4 << 20
-    """Smallest size in bytes for which pages of 2 MiB are requested, as in NumPy."""
-
-    def __init__(self, item: tuple[int, ...], dtype: DTypeLike) -> None:
-        self._item, self._dtype = item, np.dtype(dtype)
-        self._mapped: mmap.mmap | None = None
-
-    def extended(self, rows: int) -> NDArray[Any]:
-        """Return an array of `rows` rows that begins with the rows of the last returned array.
-
-        If anything still refers to the last array, it stays unchanged and its rows are copied. `rows` never decreases.
-        """
-        n_bytes = max(rows * self._dtype.itemsize * prod(self._item), 1)
-        mapped = self._mapped
-        if mapped is not None:
-            try:
-                mapped.resize(n_bytes)
-            except (BufferError, SystemError):  # still referenced, or the system cannot move pages
-                mapped = None
-        if mapped is None:
-            mapped = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if self._mapped is not None:
-                mapped.write(self._mapped)
-        if n_bytes >= self.HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-        self._mapped = mapped
-        whole = np.frombuffer(mapped, np.uint8)
-        return whole[: rows * self._dtype.itemsize * prod(self._item)].view(self._dtype).reshape(rows, *self._item)
-
-
 Overwrites = Callable[[NDArray[Any]], None] | None
 """The function that is called before memory is overwritten, or None; see `Checkpointed.overwrites`."""
 

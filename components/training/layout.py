@@ -11,10 +11,11 @@ from components.monitor import Monitor
 from components.orchestrator import Orchestrator
 from components.policies.devices import gpus_of, require
 from components.proxies import plan_proxies
-from components.replay_buffers import FederatedReplay, PrioritizedEpisodeReplay, SampleToInsertRatio, sparse_ring
+from components.replay_buffers import FederatedReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
 from components.rollout import ActingFactory
 from components.rounds import Rounds
 from components.schedule import LinearSchedule
+from components.sparse import loops
 from components.synchronization import SyncRule
 from components.trackers import named as trackers
 from components.trainer import Trainer
@@ -100,7 +101,8 @@ def lay_out(
     topology.before_start(partial(require, learner.device), everywhere=False)  # the learner is on the head
     topology.before_start(partial(trackers.check, track), everywhere=False)
     topology.before_start(made.prepare)
-    topology.before_start(sparse_ring.loops, everywhere=learner.federated)  # where replay buffers are
+    if any(field.sparse for _, field in spec.schema.fields):
+        topology.before_start(loops)
     if learner.compiled:
         topology.before_start(policies.prepare)
     node = topology.node("learner", gpus=gpus_of(learner.device))

@@ -7,6 +7,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
 from orchestra.actors import lazy_numpy as np
+from orchestra.actors.sparse_array import SparseArray, is_record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,21 +54,27 @@ class Axes:
 class Arrays(Mapping[str, AnyArray]):
     """Read-only arrays by name: a message field for arrays whose names are known at run time only.
 
-    An array that its owner could still write to is copied.
+    An array that its owner could still write to is copied. A `SparseArray` stands for an array, which is made when
+    it is first read.
 
     Raises:
         TypeError: a name is no text, or a value is no array.
+        ValueError: a sparse array came with parts that do not fit together.
     """
 
     __slots__ = ("_arrays",)
     orchestra_immutable = True
 
-    def __init__(self, arrays: Mapping[str, AnyArray] | None = None, /, **named: AnyArray) -> None:
-        given = {**(arrays or {}), **named}
+    def __init__(
+        self, arrays: "Mapping[str, AnyArray | SparseArray] | None" = None, /, **named: "AnyArray | SparseArray"
+    ) -> None:
+        given: dict[str, Any] = {**(arrays or {}), **named}
         for name, array in given.items():
-            if not isinstance(name, str) or not isinstance(array, np.ndarray):
+            if is_record(array):
+                given[name] = array = SparseArray(**array)
+            if not isinstance(name, str) or not isinstance(array, np.ndarray | SparseArray):
                 raise TypeError(f"expected arrays by name, got {name!r}: {type(array).__name__}")
-        self._arrays = {name: a if is_frozen(a) else frozen_copy(a) for name, a in given.items()}
+        self._arrays = {name: _frozen(array) for name, array in given.items()}
 
     @property
     def nbytes(self) -> int:
@@ -76,17 +83,18 @@ class Arrays(Mapping[str, AnyArray]):
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Arrays":
-        """Return a record of arrays whose values are arrays or stand-ins for arrays; nothing is checked."""
+        """Return arrays by name, which may also be stand-ins for arrays; nothing is checked."""
         made = cls()
         made._arrays = values
         return made
 
-    def plain(self) -> dict[str, AnyArray]:
-        """Return the arrays as a dict, which the caller must not change."""
+    def plain(self) -> dict[str, Any]:
+        """Return the arrays, sparse ones as they are, as a dict, which the caller must not change."""
         return self._arrays
 
     def __getitem__(self, name: str) -> AnyArray:
-        return self._arrays[name]
+        held = self._arrays[name]
+        return held.dense() if isinstance(held, SparseArray) else held
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -111,6 +119,15 @@ class Arrays(Mapping[str, AnyArray]):
         except TypeError:
             facts = {"got": type(value).__name__}
             raise PydanticCustomError("arrays_type", "expected arrays by name, got {got}", facts) from None
+
+
+def _frozen(held: "AnyArray | SparseArray") -> "AnyArray | SparseArray":
+    """Return an array, or a sparse array, as `is_frozen` demands: itself, or with copies."""
+    if isinstance(held, SparseArray):
+        if is_frozen(held.bits) and is_frozen(held.values):
+            return held
+        return held.replaced(bits=_frozen(held.bits), values=_frozen(held.values))
+    return held if is_frozen(held) else frozen_copy(held)
 
 
 def is_frozen(array: AnyArray) -> bool:

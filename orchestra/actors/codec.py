@@ -23,6 +23,7 @@ from orchestra.actors.arrays import isolated, size_of
 from orchestra.actors.axes import AnyArray, Arrays, frozen_copy, is_frozen
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
+from orchestra.actors.sparse_array import SparseArray
 from orchestra.errors import DecodeError
 
 M = TypeVar("M", bound=Message)
@@ -94,6 +95,8 @@ class _Aside:
         match value:
             case Arrays():
                 return value.plain()
+            case SparseArray():
+                return value.record()
             case Message():
                 return fields_of(value)
             case Ref():

@@ -217,7 +217,7 @@ def plan(
     ] = (),
     trace_flight_mib: Annotated[
         int | None,
-        Field(description="memory of each node's flight recorder, in MiB; 32 for the root, 8 for the others"),
+        Field(description="memory of each node's flight recorder, in MiB; 16 for the root, 4 for the others"),
     ] = None,
     trace_at_end: Annotated[
         bool, Field(description="write flight records at the end of a run without failures, too")

@@ -298,3 +298,9 @@ def make_episodes(spec):
         }
 
     return make
+
+
+@pytest.fixture
+def four_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers get credits for at most four episodes of each environment."""
+    monkeypatch.setattr("components.downstream.MOST_AHEAD", 4)

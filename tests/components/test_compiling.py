@@ -311,25 +311,25 @@ LEARN_AGAIN = """
 import sys
 from components.policies import kernel
 from components.policies.kernel import acting
-from components.replay_buffers.kernel import sparse
+from components.sparse.kernel import loops
 kernel.prepare()
 acting._call()
-sparse._call()
-packages = "components.policies.kernel", "components.replay_buffers.kernel"
-loops = [module for name, module in sys.modules.items() if name.startswith(packages)]
-functions = [it for module in loops for it in vars(module).values() if hasattr(it, "stats")]
+loops._call()
+packages = "components.policies.kernel", "components.sparse.kernel"
+modules = [module for name, module in sys.modules.items() if name.startswith(packages)]
+functions = [it for module in modules for it in vars(module).values() if hasattr(it, "stats")]
 print(len(functions) > 11, sum(sum(function.stats.cache_misses.values()) for function in functions))
 """
 
 
 @needs_compiler
-def test_another_process_compiles_no_loop_of_learning_or_of_the_replay_buffer(capfd):
+def test_another_process_compiles_no_loop_of_learning_or_of_sparse_fields(capfd):
     from components.warm_up import command
 
     assert command([]) == 0
     assert (
         capfd.readouterr().out
-        == "The battle simulator and the loops of acting, of learning and of the replay buffer are compiled.\n"
+        == "The battle simulator and the loops of acting, of learning and of sparse fields are compiled.\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", LEARN_AGAIN], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True

@@ -31,6 +31,8 @@ from orchestra.actors.cell import ActorFailed
 
 # What may begin -------------------------------------------------------------------------------------------------------
 
+pytestmark = pytest.mark.usefixtures("four_ahead")
+
 
 def test_sampling_before_there_are_enough_episodes_for_a_batch_is_refused(run, stage) -> None:
     async def main() -> None:

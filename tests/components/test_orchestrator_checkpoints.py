@@ -23,6 +23,8 @@ from orchestra import CannotWrite, InterruptMsg, RunDirectory
 from orchestra.actors.cell import ActorFailed
 from orchestra.actors.restarts import STOPPED
 
+pytestmark = pytest.mark.usefixtures("four_ahead")
+
 
 def test_the_run_is_saved_at_its_interval_by_all_that_hold_something(run, stage, episodes, tmp_path: Path) -> None:
     async def main() -> None:

@@ -18,6 +18,7 @@ from components.envs import Skirmish
 from components.playing import play_once
 from components.policies import ALGORITHMS
 from components.preloading import preload
+from components.rollout import Rollout
 
 policy = ALGORITHMS[sys.argv[1]].acting
 env = partial(Skirmish, "3m")
@@ -31,7 +32,9 @@ def refuse(*args, **kwargs):
 for name in ("parse_bitcode", "parse_assembly", "get_host_cpu_features"):
     assert hasattr(llvm, name)
     setattr(llvm, name, refuse)
-params = policy(env(1, seed=0).spec, seed=0).params()
+acting = policy(env(1, seed=0).spec, seed=0)
+assert Rollout(env(2, seed=0), acting, np.random.default_rng(0)).collect(60, 1.0) is not None
+params = acting.params()
 print(len(play_once(env, 2, 0, policy, params, 2, np.random.default_rng(0)).won))
 """
 

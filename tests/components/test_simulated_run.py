@@ -208,7 +208,8 @@ def recording(kind: type[Any], account: Account) -> Any:
         def insert(self, episodes: Any, priorities: Any = None) -> None:
             super().insert(episodes, priorities)
             starts = np.cumsum(episodes.lengths + 1) - (episodes.lengths + 1)
-            account.inserted += [(int(a), int(b), int(c)) for a, b, c in episodes.fields["obs"][starts, 0]]
+            obs = episodes.fields["obs"].dense()
+            account.inserted += [(int(a), int(b), int(c)) for a, b, c in obs[starts, 0]]
 
     return Recording(SPEC, 16)
 

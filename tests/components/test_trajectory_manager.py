@@ -14,6 +14,7 @@ from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
 from components.replay_buffers.episodes import Sampled
 from components.trajectory_manager import TrajectoryManager
 from messages import BatchTrainingDataMsg, NotSavedMsg, SampleBatchMsg, SaveCheckpointMsg, UpdatePriorityMsg
+from orchestra import SparseArray
 from orchestra.actors.arrays import is_frozen
 from orchestra.actors.cell import ActorFailed
 
@@ -66,8 +67,8 @@ def test_a_batch_is_sent_in_the_memory_in_which_it_was_gathered(run, stage, epis
     gathered: list[EpisodeBatch] = []
 
     class Noting(EpisodeReplay):
-        def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
-            sampled = super().sample(batch_size, rng)
+        def sample(self, batch_size: int, rng: np.random.Generator, *, sparse: bool = False) -> Sampled:
+            sampled = super().sample(batch_size, rng, sparse=sparse)
             gathered.append(sampled.batch)
             return sampled
 
@@ -81,6 +82,7 @@ def test_a_batch_is_sent_in_the_memory_in_which_it_was_gathered(run, stage, epis
             for group, rows in ((batch.per_frame, gathered[0].frames), (batch.per_step, gathered[0].steps)):
                 for name, array in group.items():
                     assert np.shares_memory(array, rows(name)), name
+            assert isinstance(batch.per_frame.plain()["obs"], SparseArray), "it travels as differences"
 
     run(main())
 

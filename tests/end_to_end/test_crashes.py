@@ -79,7 +79,7 @@ FLAGS = [
     *("--scenario", "3m", "--steps", "20000", "--envs-per-worker", "4", "--learning-starts", "8", "--batch-size", "4"),
     *("--updates-per-episode", "0.5", "--hidden-size", "16", "--eval-interval", "600", "--eval-episodes", "2"),
     *("--final-eval-episodes", "2"),
-    *("--single-process", "--seed", "1", "--trace-flight-mib", "2", "--prioritized"),
+    *("--single-process", "--seed", "1", "--trace-flight-mib", "1", "--prioritized"),
 ]
 
 

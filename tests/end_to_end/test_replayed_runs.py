@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orchestra import Replay, RunDirectory
+from orchestra.actors.sparse_array import opened
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -60,7 +61,7 @@ def test_a_worker_plays_with_the_same_random_numbers(recorded_run: Path) -> None
             replayed = replay.step()
             assert replayed is not None
             found = next((each for each in replayed.outputs if each.kind == "InsertTransitionMsg"), None)
-    assert found.fields["per_frame"]["obs"].tobytes() == recorded["per_frame"]["obs"].tobytes()
+    assert opened(found.fields["per_frame"]["obs"]).tobytes() == opened(recorded["per_frame"]["obs"]).tobytes()
     assert found.fields["per_step"]["reward"].tobytes() == recorded["per_step"]["reward"].tobytes()
 
 

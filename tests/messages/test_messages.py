@@ -38,7 +38,7 @@ from messages import (
     VersionMsg,
     WorkerCountMsg,
 )
-from orchestra import Arrays, Lane, Message, Ref, Request
+from orchestra import Arrays, Lane, Message, Ref, Request, SparseArray
 from orchestra.actors import codec
 from orchestra.actors.mailbox import Mailbox
 
@@ -301,6 +301,39 @@ def test_a_trace_may_write_each_segment_of_experience_on_its_own() -> None:
         assert [rows for _, rows in pieces] == [[3, 6]] * 3 + [[2, 5]] * 2
     own = {type(example) for example in EXAMPLES if list(example.array_pieces())}
     assert own == {InsertTransitionMsg, BatchTrainingDataMsg}
+
+
+def sparse_insert(*lengths: int) -> InsertTransitionMsg:
+    """Return a message whose states are a sparse array: each frame has one number more that is not zero."""
+    made, frames = team_episodes(**insert(*lengths)), sum(lengths) + len(lengths)
+    pieces = tuple(length + 1 for length in lengths)
+    bits = np.concatenate([1 << np.arange(size) for size in pieces]).astype(np.uint16)[:, None]
+    states = SparseArray(bits, np.arange(1, frames + 1, dtype=np.float32), (frames, 5), pieces, pieces)
+    return made.model_copy(update={"per_frame": Arrays({**made.per_frame.plain(), "state": states})})
+
+
+def test_the_pieces_of_a_sparse_field_are_segments_too() -> None:
+    made = sparse_insert(2, 3)
+    pieces = {id(array): rows.tolist() for array, rows in made.array_pieces()}
+    states = made.per_frame.plain()["state"]
+    assert (pieces[id(states.bits)], pieces[id(states.values)]) == ([3, 4], [3, 4])
+    assert "state" in made.fields
+    assert made["state"][2].tolist() == [1.0, 2.0, 3.0, 0.0, 0.0], (
+        "each number differs from that of the row before once"
+    )
+
+
+def test_segments_with_sparse_fields_are_chosen_and_put_together() -> None:
+    made = sparse_insert(2, 3, 1)
+    chosen = made.select(np.array([True, False, True]))
+    assert chosen["state"].tobytes() == made["state"][[0, 1, 2, 7, 8]].tobytes()
+    both = InsertTransitionMsg.concatenated([chosen, made])
+    assert both["state"].tobytes() == chosen["state"].tobytes() + made["state"].tobytes()
+    assert both.summary().per_frame == {}
+    short = made.model_copy(update={"per_frame": Arrays(state=chosen.per_frame.plain()["state"])})
+    assert refusal(lambda: InsertTransitionMsg(**dict(short))) == (
+        "Value error, state: 3 segments of 6 steps in all need 9 rows, got 5"
+    )
 
 
 def test_of_params_versions_pace_progress_and_sizes_only_the_newest_unread_counts() -> None:

@@ -14,6 +14,7 @@ from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import REF, Encoder, values_of
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
+from orchestra.actors.sparse_array import SparseArray, is_record
 from orchestra.trace.format import effects
 from orchestra.trace.format.effects import Effect, MessageId, MessageType
 from orchestra.trace.format.layout import digest_of
@@ -188,6 +189,8 @@ def _differences(path: str, left: Any, right: Any, tolerance: float, find: FindA
     match left, right:
         case (np.ndarray() | Digest(), np.ndarray() | Digest()):
             yield from _array_differences(path, left, right, tolerance, find)
+        case _ if is_record(left) or is_record(right):
+            yield from _sparse_differences(path, left, right, tolerance, find)
         case Mapping(), Mapping():
             for key in {**left, **right}:
                 inner = f"{path}.{key}" if path else str(key)
@@ -250,6 +253,31 @@ def _array_differences(
         yield ValueDifference(f"{path}{where}", exact_text(first[at].item()), exact_text(second[at].item()) + count)
 
 
+def _sparse_differences(
+    path: str, left: Any, right: Any, tolerance: float, find: FindArray
+) -> Iterator[ValueDifference]:
+    """Compare values of which at least one is the record of a sparse array."""
+    sides = [_dense(side, find) for side in (left, right)]
+    if all(isinstance(side, np.ndarray) for side in sides):
+        yield from _array_differences(path, sides[0], sides[1], tolerance, find)
+    elif is_record(left) and is_record(right):
+        for name in left:
+            yield from _differences(f"{path}.{name}", left[name], right[name], 0.0, find)
+    else:
+        yield ValueDifference(path, exact_text(left), exact_text(right))
+
+
+def _dense(side: Any, find: FindArray) -> Any:
+    """Return the array of the record of a sparse array if its parts are known, of a digest likewise; else `side`."""
+    if isinstance(side, Digest):
+        found = find(side)
+        return side if found is None else found.view(side.dtype).reshape(side.shape)
+    if not is_record(side):
+        return side
+    parts = {name: _dense(part, find) for name, part in side.items()}
+    return side if any(isinstance(part, Digest) for part in parts.values()) else SparseArray(**parts).dense()
+
+
 # Wording
 
 
@@ -263,6 +291,12 @@ def _text(value: Any, float_text: Callable[[float], str]) -> str:
             return f"<{value.address}>"
         case float():
             return float_text(value)
+        case _ if is_record(value):
+            dense, values = _dense(value, lambda _: None), value["values"]
+            if isinstance(dense, np.ndarray):
+                return _text(dense, float_text)
+            digests = " ".join(part.digest.hex()[:8] for part in value.values() if isinstance(part, Digest))
+            return f"{values.dtype}[{', '.join(map(str, value['shape']))}] {digests}"
         case Mapping():
             return "{" + ", ".join(f"{key}={_text(item, float_text)}" for key, item in value.items()) + "}"
         case list() | tuple():

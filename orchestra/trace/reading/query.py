@@ -4,7 +4,7 @@ import heapq
 import time
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.ref import Ref
+from orchestra.actors.sparse_array import opened
 from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Delivery, Digest, Handled, Header, Kind
 from orchestra.trace.reading.index import TraceIndex
@@ -51,10 +52,13 @@ class DeliveryRow:
         return self.with_arrays(resolve=False)
 
     def with_arrays(self, *, resolve: bool = True) -> Delivery:
-        """Return the record with the arrays that were recorded by value; without `resolve`, as `delivery`."""
+        """Return the record with the arrays that were recorded by value; without `resolve`, as `delivery`.
+
+        Sparse arrays are arrays as all others then.
+        """
         record = self.index.record(self.row, resolve=resolve)
         assert isinstance(record, Delivery)
-        return record
+        return replace(record, fields=opened(record.fields)) if resolve else record
 
     def handled(self) -> Handled | None:
         """Return the end of the activation, or None where it was not recorded."""

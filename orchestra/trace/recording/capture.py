@@ -12,6 +12,7 @@ from orchestra.actors.arrays import isolated, size_of
 from orchestra.actors.axes import Arrays, frozen_copy, is_frozen
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
+from orchestra.actors.sparse_array import SparseArray
 from orchestra.actors.weights import FLAT
 from orchestra.trace.format.layout import INLINE_BELOW, digest_of
 from orchestra.trace.format.records import Digest
@@ -42,7 +43,11 @@ def frozen_value(value: Any) -> Any:
             return value if value.flags.c_contiguous and is_frozen(value) else frozen_copy(value)
         case Message():
             return frozen_message(value)
-        case dict() | Arrays():
+        case Arrays():
+            return frozen_value(value.plain())
+        case SparseArray():
+            return frozen_value(value.record())
+        case dict():
             return {key: frozen_value(item) for key, item in value.items()}
         case list() | tuple():
             return [frozen_value(item) for item in value]
@@ -60,7 +65,7 @@ def digested(message: M, kept: Message | None) -> tuple[M, int]:
     wire = message.wire
     nbytes = FLAT if wire.weigh is None else wire.weigh(message)
     update: dict[str, Any] = {}
-    for (name, inner), array in _all_arrays(message):
+    for (name, inner, part), array in _all_arrays(message):
         nbytes -= array.nbytes if inner else 0  # was weighed
         if id(array) in present:
             continue
@@ -74,23 +79,30 @@ def digested(message: M, kept: Message | None) -> tuple[M, int]:
             instead = Digest(array.dtype, array.shape, digest_of(plain))
             nbytes += DIGEST_MEMORY
         if inner:
-            group = update.get(name) or Arrays.of(dict(getattr(message, name)))
-            update[name] = Arrays.of({**group.plain(), inner: instead})
+            group = (update.get(name) or getattr(message, name)).plain()
+            update[name] = Arrays.of({**group, inner: group[inner].replaced(**{part: instead}) if part else instead})
         else:
             update[name] = instead
     return (message.model_copy(update=update) if update else message), nbytes
 
 
-def _all_arrays(message: Message) -> Iterator[tuple[tuple[str, str], Any]]:
-    """Yield the arrays of a message, those in `Arrays` too, with their field and their name in it; empty for none."""
+def _all_arrays(message: Message) -> Iterator[tuple[tuple[str, str, str], Any]]:
+    """Yield the arrays of a message, those in `Arrays` too, with their place.
+
+    A place is their field, their name in it, and their name in a sparse array; empty for none.
+    """
     for name in message.wire.array_fields:
         array = getattr(message, name)
         if array is not None:
-            yield (name, ""), array
+            yield (name, "", ""), array
     for name, value in message.__dict__.items():
         if isinstance(value, Arrays):
-            for inner, array in value.items():
-                yield (name, inner), array
+            for inner, array in value.plain().items():
+                if isinstance(array, SparseArray):
+                    yield (name, inner, "bits"), array.bits
+                    yield (name, inner, "values"), array.values
+                else:
+                    yield (name, inner, ""), array
 
 
 def nbytes_of(value: Any) -> int:

@@ -7,7 +7,7 @@ from orchestra.clock import Clock
 from orchestra.trace.format.effects import GENERATION_SHIFT
 from orchestra.trace.format.encoding import Filters, PendingRecord
 
-FLIGHT_BYTES = 32 << 20
+FLIGHT_BYTES = 16 << 20
 """Bytes that the flight recorder of a run's root keeps, by default."""
 SMALL_FLIGHT_BYTES = 4 << 20
 """Bytes that those of other nodes keep. A host may have many, and what they keep occupies memory of the senders."""

@@ -1,6 +1,7 @@
 """Fields of which most numbers are zero or do not change: what comes back is what went in, and needs less memory."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,15 +19,17 @@ from components.replay_buffers import (
     Episodes,
     EpisodeTable,
     FifoSelector,
+    InvalidExperience,
     PrioritizedEpisodeReplay,
     UniformSelector,
     open_checkpoint,
     packed_episode_store,
-    sparse_ring,
 )
-from components.replay_buffers.kernel import LANES
-from components.replay_buffers.kernel import sparse as kernel
 from components.replay_buffers.sparse_ring import SparseRing
+from components.sparse import codec
+from components.sparse.kernel import LANES
+from components.sparse.kernel import loops as kernel
+from orchestra import SparseArray
 
 LIMIT = 5
 
@@ -47,9 +50,10 @@ def some_zeros(generator, shape, share):
 def encode(numbers, bits, values, counts=None):
     """Encode items of `counts` frames, by default one; return the number of values of each."""
     nothing = kernel.read_only(np.zeros(numbers.shape[1], np.uint32))
-    n_values = np.array([len(numbers)] if counts is None else counts)
-    kernel.encode(kernel.read_only(numbers), n_values, nothing, bits, values)
-    return n_values
+    n_frames = np.array([len(numbers)] if counts is None else counts)
+    items = np.array([np.cumsum(n_frames) - n_frames, n_frames]).T.copy()
+    kernel.encode(kernel.read_only(numbers), items, nothing, bits, values)
+    return items[:, 1]
 
 
 def row(n):
@@ -76,17 +80,14 @@ def test_numbers_that_were_encoded_are_decoded_from_anywhere_in_the_rings(shape,
     told = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :n] != 0
     np.testing.assert_array_equal(told, changes != 0)
     np.testing.assert_array_equal(values[:n_values], changes[changes != 0])
-    counts = np.zeros(frames, np.int64)
-    kernel.count(kernel.read_only(bits), counts)
-    np.testing.assert_array_equal(counts, (changes != 0).sum(1))
-
     begin, start = generator.integers(0, n_values + 3), generator.integers(0, frames + 2)
     values_ring, bits_ring = np.full(n_values + 3, 7, np.uint32), np.full((frames + 2, groups), 7, np.uint16)
     values_ring[(begin + np.arange(n_values)) % len(values_ring)] = values[:n_values]
     bits_ring[(start + np.arange(frames)) % len(bits_ring)] = bits
     before = min(skipped, frames)
     out = np.full((frames - before + 2, n), 9, np.uint32)
-    kernel.decode(bits_ring, values_ring, np.array([[1, start, begin, before, frames - before]]), row(n), out)
+    rings = kernel.read_only(bits_ring), kernel.read_only(values_ring)
+    kernel.decode(*rings, np.array([[1, start, begin, before, frames - before]]), row(n), out)
     np.testing.assert_array_equal(out[1:-1], numbers[before:])
     assert (out[[0, -1]] == 9).all(), "no other row is written"
 
@@ -96,7 +97,8 @@ def test_a_full_ring_is_read_to_its_last_value():
     values = np.zeros(2 * LANES, np.uint32)
     assert encode(numbers, bits, values).tolist() == [LANES]
     out = np.zeros((1, LANES), np.uint32)
-    kernel.decode(bits, values[:LANES].copy(), np.array([[0, 0, 0, 0, 1]]), row(LANES), out)
+    full = kernel.read_only(values[:LANES].copy())
+    kernel.decode(kernel.read_only(bits), full, np.array([[0, 0, 0, 0, 1]]), row(LANES), out)
     np.testing.assert_array_equal(out, numbers)
 
 
@@ -155,14 +157,14 @@ lengths = st.lists(st.lists(st.integers(1, LIMIT), min_size=1, max_size=6), min_
     inserts=lengths,
     share=st.sampled_from([0.0, 0.1, 0.9]),
     rollout=st.integers(1, LIMIT + 1),
-    at_a_time=st.sampled_from([0, sparse_ring.AT_A_TIME]),
+    at_a_time=st.sampled_from([0, codec.AT_A_TIME]),
     seed=seeds,
 )
 def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, rollout, at_a_time, seed):
     generator = rng(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_episode_store, "FIRST_EPISODES", 1)
-        patch.setattr(sparse_ring, "AT_A_TIME", at_a_time)
+        patch.setattr(codec, "AT_A_TIME", at_a_time)
         replay = PrioritizedEpisodeReplay(schema(), capacity)
     held = {"obs": [], "count": []}
     for some in inserts:  # often round the ring, which grows meanwhile; some episodes have no value at all
@@ -183,6 +185,117 @@ def test_a_buffer_returns_sparse_fields_bit_for_bit(capacity, inserts, share, ro
     assert other.check_valid() == []
     for name, array in replay.state().items():
         assert other.state()[name].tobytes() == array.tobytes()
+
+
+def table(spec, capacity):
+    return EpisodeTable(spec, capacity, sampler=UniformSelector(capacity), remover=FifoSelector(capacity))
+
+
+def differences(array, lengths):
+    """Return the frames of episodes as a sparse array."""
+    counts = np.array(lengths, np.int64) + 1
+    encoder = codec.Encoder(array.shape[1:], array.dtype)
+    bits, values, sizes = np.empty((len(array), encoder.groups), np.uint16), [], []
+    for _, some, n_values in encoder.encode(array, np.cumsum(counts) - counts, counts, bits):
+        values.append(some.copy())
+        sizes += n_values.tolist()
+    return SparseArray(bits, np.concatenate(values), array.shape, tuple(counts.tolist()), tuple(sizes))
+
+
+@settings(max_examples=80, deadline=None)
+@given(some=st.lists(st.integers(1, LIMIT), min_size=1, max_size=6), share=st.sampled_from([0.0, 0.4]), seed=seeds)
+def test_a_sparse_array_is_read_by_compiled_loops_as_by_numpy(some, share, seed):
+    arrays = made(rng(seed), some, share=share)
+    for name in ("obs", "count"):
+        one, other = (differences(arrays[name], some) for _ in range(2))
+        assert one.dense().tobytes() == codec.dense(other).tobytes() == arrays[name].tobytes()
+        assert codec.dense(other) is codec.dense(other), "it is made once"
+        assert not codec.dense(other).flags.writeable
+        assert codec.counts(one.bits, np.array(one.pieces)).tolist() == list(one.counts)
+
+
+@pytest.mark.parametrize("make", [partial(EpisodeReplay, capacity=7), partial(table, capacity=7)])
+def test_sparse_arrays_are_inserted_as_the_arrays_themselves(make):
+    generator, twins = rng(), [make(schema()) for _ in range(2)]
+    for some in ([2, 5], [1], [3, 3, 4], [5, 1, 2, 2, 4, 1, 3]):
+        arrays = made(generator, some)
+        sparse = {name: differences(arrays[name], some) for name in ("obs", "count")}
+        twins[0].insert(Episodes(**arrays))
+        twins[1].insert(Episodes(**arrays | sparse))
+        for name, array in twins[0].state().items():
+            assert twins[1].state()[name].tobytes() == array.tobytes()
+    batches = [twin.sample(5, rng(1)).batch for twin in twins]
+    assert batches[0]["obs"].tobytes() == batches[1]["obs"].tobytes()
+
+
+def test_of_more_episodes_than_there_is_room_for_the_last_are_kept():
+    some = [2, 5, 1, 3, 4]
+    arrays = made(rng(), some)
+    replay = EpisodeReplay(schema(), 2)
+    replay.insert(Episodes(**arrays | {"obs": differences(arrays["obs"], some)}))
+    assert replay.state()["lengths"].tolist() == [3, 4]
+    drawn = replay.sample_rollouts(2, LIMIT, rng(), burn_in=0)
+    for i, serial in enumerate(drawn.generations.tolist()):
+        episode = by_episode(arrays, "obs")[serial]
+        assert drawn.batch["obs"][i, : len(episode)].tobytes() == episode.tobytes()
+
+
+def test_whole_episodes_are_drawn_as_sparse_arrays_on_demand():
+    replay = EpisodeReplay(schema(), 8)
+    replay.insert(Episodes(**made(rng(), [5] * 8)))
+    held = replay.sample(4, rng(1), sparse=True).batch.held("obs")
+    assert isinstance(held, SparseArray)
+    assert (held.array, held.pieces) == (None, (6,) * 4)
+    dense, sparse = replay.sample(4, rng(1)).batch, replay.sample(4, rng(1), sparse=True).batch
+    assert isinstance(dense.held("obs"), np.ndarray)
+    assert sparse.frames("obs").tobytes() == dense.frames("obs").tobytes()
+    assert sparse.frames("obs") is sparse.frames("obs") is sparse.held("obs").array
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"shape": (7, 18)}, r"expected float32 of shape \(7, 2, 9\), got float32 of shape \(7, 18\)"),
+        ({"pieces": (3, 4)}, r"expected pieces of \(4, 3\) rows, as the segments, got \(3, 4\)"),
+        ({"counts": None}, r"expected counts as bits are set in the pieces, \(\d+, \d+\), got \(\d+, \d+\)"),
+        ({"bits": None}, "expected no bits beyond the 18 numbers of a row"),
+        ({"values": None}, r"expected float32 of shape \(7, 2, 9\), got int32 of shape \(7, 2, 9\)"),
+    ],
+)
+def test_a_sparse_array_that_does_not_fit_is_refused_and_nothing_changes(changed, said):
+    arrays = made(rng(), [3, 2])
+    sparse = differences(arrays["obs"], [3, 2])
+    if "counts" in changed:
+        changed = {"counts": (sparse.counts[0] + 1, sparse.counts[1] - 1)}
+    if "bits" in changed:  # one number of a row less, one beyond its end more
+        bits = sparse.bits.copy()
+        (row,) = np.flatnonzero(bits[:, 0])[:1]
+        bits[row, 0] &= bits[row, 0] - 1
+        bits[row, 1] |= 1 << 2
+        changed = {"bits": bits}
+    if "values" in changed:
+        changed = {"values": sparse.values.view(np.int32)}
+    wrong = SparseArray(**sparse.record() | changed)
+    replay = EpisodeReplay(schema(), 3)
+    with pytest.raises(InvalidExperience, match=f"^obs: {said}"):
+        replay.insert(Episodes(**arrays | {"obs": wrong}))
+    assert len(replay) == 0
+    with pytest.raises(InvalidExperience, match="obs: expected float32 of shape"):
+        EpisodeReplay(schema(sparse=False), 3).insert(Episodes(**arrays | {"obs": sparse}))
+
+
+def test_numbers_of_a_sparse_array_are_checked_as_all_others():
+    fields = (
+        ("obs", FieldSpec((9,), "float32", "frame", agents=True, sparse=True, finite=True)),
+        ("reward", FieldSpec()),
+    )
+    arrays = made(rng(), [2])
+    del arrays["count"]
+    arrays["obs"][:] = 1.0
+    arrays["obs"][1, 0, 3] = np.nan
+    replay = EpisodeReplay(ExperienceSchema(2, LIMIT, fields), 3)
+    with pytest.raises(InvalidExperience, match=r"(?s)obs: expected finite numbers, got .* at frame 1"):
+        replay.insert(Episodes(**arrays | {"obs": differences(arrays["obs"], [2])}))
 
 
 def test_an_oldest_episode_without_values_is_saved_with_those_after_it():
@@ -314,7 +427,7 @@ def test_a_buffer_calls_the_loops_with_the_types_that_were_compiled_ahead_of_tim
         replay.save(tmp_path / "state", packed=True)
         replay.load(tmp_path / "state")
         assert replay.check_valid() == []
-    assert [len(function.signatures) for function in (kernel.encode, kernel.count, kernel.decode)] == [1, 1, 1]
+    assert [len(function.signatures) for function in (kernel.encode, kernel.decode)] == [1, 1]
 
 
 def test_observations_and_states_of_a_team_are_sparse():

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from components.growing_array import GrowingArray
 from components.replay_buffers import (
     EpisodeReplay,
     Episodes,
@@ -18,7 +19,7 @@ from components.replay_buffers import (
     Transitions,
     packed_episode_store,
 )
-from components.replay_buffers.storage import LINE, BatchMemory, GrowingArray, allocate, empty, freeze
+from components.replay_buffers.storage import LINE, BatchMemory, allocate, empty, freeze
 
 FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from components.envs.skirmish.compiling import COMPILED
-from components.replay_buffers.kernel import LANES
+from components.sparse.kernel import LANES
 
 Numbers = NDArray[np.uint32]
 

@@ -1,4 +1,4 @@
-"""The decorator that compiles the loops of replay buffers."""
+"""The decorator that compiles the loops of sparse fields."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from components.envs.skirmish.compiling import UNCOUNTED, CompiledPackage
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-CODE = CompiledPackage("replay_buffers", Path(__file__).parent, module=__name__)
+CODE = CompiledPackage("sparse", Path(__file__).parent, module=__name__)
 
 
 def compiled(function: _F) -> _F:

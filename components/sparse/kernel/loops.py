@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay_buffers.kernel import LANES
-from components.replay_buffers.kernel.compiling import CODE, compiled
-from components.replay_buffers.kernel.lanes import bits_of, gather_lanes, ones, scatter_lanes
+from components.sparse.kernel import LANES
+from components.sparse.kernel.compiling import CODE, compiled
+from components.sparse.kernel.lanes import bits_of, gather_lanes, ones, scatter_lanes
 
 Numbers = NDArray[np.uint32]
 Bits = NDArray[np.uint16]
@@ -28,21 +28,22 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @compiled
-def encode(numbers: Numbers, counts: NDArray[np.int64], nothing: Numbers, bits: Bits, values: Numbers) -> None:
-    """Fill `bits` and `values` with the differences in items that lie back to back.
+def encode(numbers: Numbers, items: NDArray[np.int64], nothing: Numbers, bits: Bits, values: Numbers) -> None:
+    """Fill `bits` and `values` with the differences in items, one after another.
 
     Args:
-        numbers: (F, N), read-only.
-        counts: (E,), frames of each item; replaced by the number of differences in each.
+        numbers: (…, N), read-only.
+        items: (E, 2), of each item its first row in `numbers`, and its frames; these are replaced by the number of its
+            differences.
         nothing: (N,), zeros, read-only.
         bits: (F, G), filled.
         values: room for F N + LANES, filled; what follows the differences is overwritten with any numbers.
     """
     n, n_whole, k, f = numbers.shape[1], numbers.shape[1] // LANES, 0, 0
-    for i in range(len(counts)):
-        before, first = nothing, k
-        for _ in range(counts[i]):
-            of, to = numbers[f], bits[f]
+    for i in range(len(items)):
+        before, first, row = nothing, k, items[i, 0]
+        for t in range(items[i, 1]):
+            of, to = numbers[row + t], bits[f]
             for g in range(n_whole):
                 word = bits_of(of, before, g * LANES)
                 to[g] = word
@@ -58,17 +59,20 @@ def encode(numbers: Numbers, counts: NDArray[np.int64], nothing: Numbers, bits: 
                 to[n_whole] = word
             before = of
             f += 1
-        counts[i] = k - first
+        items[i, 1] = k - first
 
 
 @compiled
-def count(bits: Bits, counts: NDArray[np.int64]) -> None:
-    """Fill `counts` (F,) with the number of values of each frame of `bits` (F, G), which are read-only."""
-    for f in range(len(bits)):
+def count(bits: Bits, pieces: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+    """Fill `counts` (E,) with the number of values of pieces of so many rows of `bits` (F, G), which are read-only."""
+    f = 0
+    for i in range(len(pieces)):
         k = 0
-        for g in range(bits.shape[1]):
-            k += ones(np.int64(bits[f, g]))
-        counts[f] = k
+        for _ in range(pieces[i]):
+            for g in range(bits.shape[1]):
+                k += ones(np.int64(bits[f, g]))
+            f += 1
+        counts[i] = k
 
 
 @compiled
@@ -76,8 +80,8 @@ def decode(bits: Bits, values: Numbers, segments: NDArray[np.int64], before: Num
     """Fill rows of `out` (…, N) with frames of segments.
 
     Args:
-        bits: (F, G), a ring.
-        values: (V,), a ring.
+        bits: (F, G), a ring, read-only.
+        values: (V,), a ring, read-only.
         segments: (E, 5), of each segment its first row in `out`, the row of `bits` and the place in `values` where its
             item begins, the frames of the item before it, and its own.
         before: (N,), overwritten.
@@ -118,13 +122,19 @@ def _apply(bits: NDArray[np.uint16], values: Numbers, k: int, before: Numbers, o
 
 def prepare() -> None:
     """Compile every function, or load it from the cache."""
-    CODE.compile_once("the loops of the replay buffer", {"encode, count, decode": _call})
+    CODE.compile_once("the loops of sparse fields", {"encode, count, decode": _call})
+
+
+def load() -> None:
+    """Load every function into this process, compiled at need."""
+    prepare()
+    _call()
 
 
 def _call() -> None:
     n = LANES + 1
     out, before, values = np.zeros((1, n), np.uint32), np.zeros(n, np.uint32), np.zeros(2 * n, np.uint32)
-    bits, counts = np.zeros((1, 2), np.uint16), np.ones(1, np.int64)
-    encode(read_only(out), counts, read_only(before), bits, values)
-    count(read_only(bits), counts)
-    decode(bits, values, np.zeros((1, 5), np.int64), before, out)
+    bits, items = np.zeros((1, 2), np.uint16), np.array([[0, 1]])
+    encode(read_only(out), items, read_only(before), bits, values)
+    count(read_only(bits), np.ones(1, np.int64), np.zeros(1, np.int64))
+    decode(read_only(bits), read_only(values), np.zeros((1, 5), np.int64), before, out)
