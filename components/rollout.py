@@ -50,8 +50,8 @@ def no_memory(nbytes: int) -> None:
 class Rollout:
     """Collects experience. Each copy has its own hidden states, last actions and memory of its segment.
 
-    An ended segment stays in its row of the memories, while its copy continues in a spare row. So the segments of a
-    short turn are copied once, directly into the arrays of its message.
+    An ended segment stays in its row of the memories, while its copy continues in a spare row, until its message is
+    made or all spare rows are used.
 
     Args:
         env: the environments.

@@ -171,30 +171,3 @@ class InsertTransitionMsg(Message):
             sender=sender,
             source=source,
         )
-
-    @classmethod
-    def concatenated(cls, parts: "list[InsertTransitionMsg]") -> "InsertTransitionMsg":
-        """Return all segments of `parts`, which have the same fields, in one message."""
-        if len(parts) == 1:
-            return parts[0]
-
-        def joined(groups: list[Arrays]) -> Arrays:
-            held = [group.plain() for group in groups]
-            return Arrays({name: _concatenated([arrays[name] for arrays in held]) for name in held[0]})
-
-        return cls(
-            per_frame=joined([part.per_frame for part in parts]),
-            per_step=joined([part.per_step for part in parts]),
-            per_segment=joined([part.per_segment for part in parts]),
-            **{name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in cls.wire.array_fields},
-            newest_version=parts[0].newest_version,
-            sender=parts[0].sender,
-            source=parts[0].source,
-        )
-
-
-def _concatenated(arrays: list[Any]) -> Any:
-    """Return arrays one after another, as one."""
-    if isinstance(arrays[0], SparseArray):
-        return SparseArray.concatenated(arrays)
-    return freeze(np.concatenate(arrays))

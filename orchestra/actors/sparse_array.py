@@ -117,14 +117,6 @@ class SparseArray:
         sizes = (tuple(compress(each, pieces.tolist())) for each in (self.pieces, self.counts))
         return SparseArray(bits, values, (len(bits), *self.shape[1:]), *sizes)
 
-    @classmethod
-    def concatenated(cls, arrays: "list[SparseArray]") -> "SparseArray":
-        """Return the pieces of all `arrays`, one after another, with arrays that are read-only."""
-        bits, values = (np.concatenate([getattr(each, name) for each in arrays]) for name in ("bits", "values"))
-        bits.flags.writeable = values.flags.writeable = False
-        sizes = (tuple(n for each in arrays for n in getattr(each, name)) for name in ("pieces", "counts"))
-        return cls(bits, values, (len(bits), *arrays[0].shape[1:]), *sizes)
-
     def record(self) -> dict[str, Any]:
         """Return the parts by name, as they travel and as a trace holds them."""
         return {name: getattr(self, name) for name in _PARTS}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from team_experience import joined
 
 from components import TrajectoryManager
 from components.counters import RunCounters
@@ -110,7 +111,7 @@ def collected(n_steps: int, segment_length: int | None = None, n_envs: int = 2) 
         rollout.version = version
         part = rollout.collect(1, 0.5)
         parts += [] if part is None else [part]
-    return rollout, InsertTransitionMsg.concatenated(parts)
+    return rollout, joined(parts)
 
 
 def slices(message: InsertTransitionMsg) -> list[tuple[int, slice, slice]]:

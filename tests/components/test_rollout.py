@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from team_experience import joined
 
 from components.playing import play
 from components.rollout import Rollout
@@ -186,16 +187,6 @@ def test_what_is_told_never_changes_again(corridor, scripted) -> None:
             np.testing.assert_array_equal(array, before[name])
 
 
-def test_messages_are_joined_in_their_order(episodes) -> None:
-    parts = [episodes(2, 1, mark=1.0, epsilon=0.75), episodes(3, mark=2.0, epsilon=0.5)]
-    joined = InsertTransitionMsg.concatenated(parts)
-    assert joined.lengths.tolist() == [2, 1, 3]
-    assert joined["obs"][:, 0, 0].tolist() == [1.0] * 5 + [2.0] * 4
-    assert joined["epsilon"].tolist() == [0.75, 0.75, 0.5]
-    assert all(is_frozen(getattr(joined, name)) for name in joined.wire.array_fields)
-    assert InsertTransitionMsg.concatenated(parts[:1]) is parts[0]
-
-
 # Greedy play ----------------------------------------------------------------------------------------------------------
 
 FIXED = ((1,), (4,), (9,))  # copy 0 always plays 1 step, copy 1 four, copy 2 is cut at the limit of 6
@@ -302,7 +293,7 @@ def test_a_long_turn_collects_what_short_ones_collect(corridor, scripted, plan: 
         env = corridor(3, seed=0, plan=plan)
         rollout = Rollout(env, scripted(env.spec, seed=0), np.random.default_rng(1))
         messages = [rollout.collect(steps, 0.5) for steps in turns]  # more segments than there are spare rows
-        return InsertTransitionMsg.concatenated([message for message in messages if message is not None])
+        return joined([message for message in messages if message is not None])
 
     short, long = collected(*[1] * 12), collected(12)
     assert set(short.fields) == set(long.fields)

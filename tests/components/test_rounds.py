@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from team_experience import joined
 
 from components.downstream import Downstream
 from components.envs.base import Env, EnvSpec
@@ -105,7 +106,7 @@ def test_segments_end_with_the_last_credit_and_their_frames_follow_one_another(c
             if (part := rollout.collect(per_turn, 1.0, left, "steps")) is not None:
                 parts.append(part)
                 left -= part.steps
-        whole = InsertTransitionMsg.concatenated(parts)
+        whole = joined(parts)
         assert whole.steps == 3 * LENGTH
         assert whole.lengths.max() <= 4
         copy = whole.per_frame["obs"][:, 0, 0][np.cumsum(whole.lengths + 1) - 1]

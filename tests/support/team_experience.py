@@ -28,6 +28,16 @@ def team_batch(**arrays: Any) -> BatchTrainingDataMsg:
     return BatchTrainingDataMsg(versions=real_rows(versions, lengths), **named)
 
 
+def joined(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
+    """Return the segments of messages with the same fields in one message, sparse fields as arrays."""
+    groups: dict[str, Any] = {}
+    for group in ("per_frame", "per_step", "per_segment"):
+        fields = [getattr(part, group) for part in parts]
+        groups[group] = Arrays({name: np.concatenate([each[name] for each in fields]) for name in fields[0]})
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in parts[0].wire.array_fields}
+    return parts[0].model_copy(update=groups | arrays)
+
+
 def _groups(arrays: dict[str, Any]) -> dict[str, Any]:
     named = {"per_frame": FRAMES, "per_step": STEPS, "per_segment": SEGMENTS}
     groups = {group: {name: arrays.pop(name) for name in names} for group, names in named.items()}

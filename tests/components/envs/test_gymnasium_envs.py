@@ -12,6 +12,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from team_experience import joined
 
 from components.envs import AsyncEnv
 from components.envs.adapted import named
@@ -63,7 +64,7 @@ def collected(env: Env, steps: int, *, seed: int = 0, segment_length: int | None
         parts += [] if part is None else [part]
         steps -= turn
     rollout.close()
-    return InsertTransitionMsg.concatenated(parts)
+    return joined(parts)
 
 
 def episodes_of(message: InsertTransitionMsg) -> dict[int, Episode]:
