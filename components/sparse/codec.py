@@ -4,6 +4,7 @@ Shapes: E segments, F frames of all of them, G groups of bits of a frame, V valu
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ AT_A_TIME = 1 << 19
 """Numbers that are encoded at a time, 2 MiB: their differences stay in the cache until they are copied."""
 
 
+@cache
 def loops() -> Any:
     """Return the module with the loops of sparse fields, compiled: now, if they were not on this machine yet."""
     from components.sparse.kernel import loops as compiled  # numba, which the plan of a run does not import

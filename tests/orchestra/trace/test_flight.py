@@ -109,7 +109,7 @@ def test_repeated_failures_do_not_fill_the_disk(ring: Any, toy: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "root", "limit"),
     [
-        ({}, True, 32 << 20),
+        ({}, True, 16 << 20),
         ({}, False, 4 << 20),
         ({"flight_bytes": 3 << 20}, True, 3 << 20),
         ({"flight_bytes": 5}, False, 5),
