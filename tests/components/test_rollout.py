@@ -13,6 +13,7 @@ from components.playing import play
 from components.rollout import Rollout
 from components.row_memory import RowMemory
 from messages import InsertTransitionMsg
+from orchestra import SparseArray
 from orchestra.actors import codec
 from orchestra.actors.arrays import is_frozen
 from orchestra.wire.blocks import SharedBlocks
@@ -285,6 +286,18 @@ def test_rows_that_are_seldom_used_keep_no_memory(corridor, scripted, monkeypatc
     row = int(rollout._rows[1])
     assert rollout.collect(1, 0.0) is not None  # two segments, which need both spare rows
     assert given_back == [(row, 0) for _ in rollout._by_time()]
+
+
+@pytest.mark.parametrize(("segment_length", "form"), [(None, SparseArray), (2, np.ndarray)])
+def test_whole_episodes_are_sent_as_differences_and_other_segments_as_arrays(
+    corridor, scripted, segment_length: int | None, form: type
+) -> None:
+    env = corridor(2, seed=0, plan=((2,), (2,)))
+    rollout = Rollout(env, scripted(env.spec, seed=0), np.random.default_rng(0), segment_length=segment_length)
+    message = rollout.collect(2, 0.0)
+    assert message is not None
+    assert {name: type(message.per_frame.plain()[name]) for name in ("obs", "state")} == {"obs": form, "state": form}
+    assert isinstance(message.per_frame.plain()["available"], np.ndarray)
 
 
 @pytest.mark.parametrize("plan", [((2,), (3,), (5,)), ((1, 4), (9,), (9,)), ((4, 1), (2, 2, 7), (3,))])

@@ -79,10 +79,12 @@ def test_a_batch_is_sent_in_the_memory_in_which_it_was_gathered(run, stage, epis
             await manager.tell(episodes(4, 2))
             await manager.tell(sample(trainer, 1, 2))
             batch = await trainer.hear(BatchTrainingDataMsg)
+            sparse = batch.per_frame.plain()["obs"]
+            assert isinstance(sparse, SparseArray), "it travels as differences"
+            assert sparse.array is not None, "the array was made before the Trainer gets it"
             for group, rows in ((batch.per_frame, gathered[0].frames), (batch.per_step, gathered[0].steps)):
                 for name, array in group.items():
                     assert np.shares_memory(array, rows(name)), name
-            assert isinstance(batch.per_frame.plain()["obs"], SparseArray), "it travels as differences"
 
     run(main())
 

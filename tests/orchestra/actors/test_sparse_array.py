@@ -161,10 +161,13 @@ def test_parts_to_which_their_owner_can_write_are_copied() -> None:
 
 
 def test_a_record_without_arrays_has_digests_of_the_parts() -> None:
-    message = PlayedMsg(fields=Arrays(obs=plainly(np.repeat(WHOLE, 200, 0), (1000,))), lengths=np.zeros(1, np.int32))
+    many = np.concatenate([WHOLE] * 200)  # of which most rows differ from those before
+    message = PlayedMsg(fields=Arrays(obs=plainly(many, (1000,))), lengths=np.zeros(1, np.int32))
     kept, nbytes = digested(message, None)
     obs, whole = kept.fields.plain()["obs"], message.fields.plain()["obs"]
     assert isinstance(obs.bits, Digest)
+    assert isinstance(obs.values, Digest)
+    assert obs.values.digest == digest_of(whole.values)
     assert obs.bits.digest == digest_of(whole.bits)
     assert obs.pieces == (1000,)
     assert nbytes < 2000 < message.fields.nbytes
