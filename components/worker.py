@@ -83,7 +83,7 @@ class Worker(
     exploration: LinearSchedule
     segment_length: int | None = None
     steps_per_turn: int = 8
-    quiet_steps_per_turn: int = 120
+    quiet_steps_per_turn: int = 32
     threads: int = 1
     sync: SyncRule = ALWAYS
 

@@ -16,6 +16,11 @@ from components.envs.smac import Smac
 from components.rollout import EnvFactory
 from orchestra import UsageError, did_you_mean
 
+TURN, LONG_TURN = 32, 120
+"""Steps of a worker's turn while the learner does not learn: of environments that may be slow, and of the simulator.
+
+64 battles of 8m make 120 steps in 0.2 s. A worker pauses and stops after its turn."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
@@ -63,6 +68,8 @@ class Environments:
     spec: EnvSpec
     prepare: Callable[[], None]
     """Compiles, or checks that requirements are installed, before processes are started."""
+    quiet_steps_per_turn: int
+    """As for a `Worker`."""
 
 
 def environments_of_flags(
@@ -107,7 +114,8 @@ def environments_of_flags(
         of_workers = partial(envs.AsyncEnv, of_workers, envs_per_process=waiting.envs_per_process, **waiting.options)
     planned = make(1, seed=0)
     planned.close()
-    return Environments(make, of_workers, planned.spec, planned.prepare)
+    compiled = env == "skirmish" and of_workers is make
+    return Environments(make, of_workers, planned.spec, planned.prepare, LONG_TURN if compiled else TURN)
 
 
 def _factory(env: str, scenario: str, simulated: Mapping[str, Any], waiting: Waiting) -> EnvFactory | None:

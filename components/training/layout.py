@@ -177,6 +177,7 @@ def lay_out(
             n_envs=pace.envs_per_worker,
             exploration=playing.exploration,
             segment_length=pace.segment_length,
+            quiet_steps_per_turn=made.quiet_steps_per_turn,
             sync=rule,
         )
 
