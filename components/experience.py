@@ -152,6 +152,11 @@ class ExperienceSchema:
         return self._names("frame")
 
     @cached_property
+    def sparse(self) -> tuple[str, ...]:
+        """Names of the sparse fields, which are some of those per frame."""
+        return tuple(name for name, spec in self.fields if spec.sparse)
+
+    @cached_property
     def steps(self) -> tuple[str, ...]:
         """Names of the fields per step."""
         return self._names("step")

@@ -13,7 +13,7 @@ def preload(env: EnvFactory, policy: ActingFactory) -> None:
     An environment in processes of its own has nothing to load, and its policy is left to each process, too.
     """
     spec = base.preload(env)
-    if spec is not None and any(field.sparse for _, field in spec.schema.fields):
+    if spec is not None and spec.schema.sparse:
         loops().load()
     algorithm = getattr(policy, "__self__", None)
     if spec is not None and isinstance(algorithm, Algorithm):

@@ -80,9 +80,7 @@ class SegmentMessages:
         lend: Callable[[int], NDArray[Any] | None],
     ) -> None:
         self._schema, self._memory, self._lend = schema, memory, lend
-        self._encoders = {
-            name: Encoder(*schema.items[name]) for name in schema.frames if sparse and schema.by_name[name].sparse
-        }
+        self._encoders = {name: Encoder(*schema.items[name]) for name in (schema.sparse if sparse else ())}
         self._arrays = {**self._declared(), **{name: (unit, (), dtype) for name, (unit, dtype) in _COLUMNS.items()}}
         self._stage = {name: GrowingRows(item, dtype) for name, (_, item, dtype) in self._arrays.items()}
         self._pieces: dict[str, list[int]] = {name: [] for name in self._encoders}
@@ -123,7 +121,7 @@ class SegmentMessages:
         self.steps += n_rows["steps"]
 
     def message(self, ended: Ended | None) -> InsertTransitionMsg:
-        """Return a message of all segments: those that are staged, and then `ended`; at least one."""
+        """Return a message of the staged segments, followed by `ended`. There has to be a segment."""
         if ended is not None and not self._encoders and not self.segments:
             n_rows = _rows_of(ended)
             shapes = {name: ((n_rows[unit], *item), dtype) for name, (unit, item, dtype) in self._arrays.items()}

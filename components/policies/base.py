@@ -5,7 +5,7 @@ frames of all episodes, A agents, O observation size, S state size, U actions, H
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -23,44 +23,18 @@ from orchestra import SparseArray
 Fields = Mapping[str, NDArray[Any]]
 
 
-def new_array(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array of that shape and dtype with arbitrary contents, for the field `name`."""
+Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""Returns an array of that shape and dtype with arbitrary contents, for the field of that name."""
+Rows = NDArray[Any] | SparseArray
+
+
+def _new_array(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(shape, dtype)
 
 
-class FrameRows(MutableMapping[str, NDArray[Any]]):
-    """The rows (F, …) of fields of frames. Sparse arrays become dense when they are first read.
-
-    Args:
-        given: rows by field.
-        empty: makes the dense arrays.
-    """
-
-    def __init__(
-        self,
-        given: Mapping[str, NDArray[Any] | SparseArray],
-        empty: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]],
-    ) -> None:
-        self.held = dict(given)
-        """Rows by field, as they were given."""
-        self._empty = empty
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        found = self.held[name]
-        return dense(found, partial(self._empty, name)) if isinstance(found, SparseArray) else found
-
-    def __setitem__(self, name: str, rows: NDArray[Any]) -> None:
-        self.held[name] = rows
-
-    def __delitem__(self, name: str) -> None:
-        del self.held[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.held)
-
-    def __len__(self) -> int:
-        """Return the number of fields."""
-        return len(self.held)
+def _dense(name: str, rows: Rows, empty: Empty) -> NDArray[Any]:
+    """Return the rows of a field; a sparse array becomes dense when it is first read."""
+    return dense(rows, partial(empty, name)) if isinstance(rows, SparseArray) else rows
 
 
 class PaddedFields(Mapping[str, NDArray[Any]]):
@@ -71,10 +45,19 @@ class PaddedFields(Mapping[str, NDArray[Any]]):
         per_frame: rows (F, …) by field.
         per_step: rows (N, …) by field.
         per_segment: (E, …) by field.
+        empty: makes the dense arrays of sparse ones.
     """
 
-    def __init__(self, lengths: NDArray[np.int32], per_frame: Fields, per_step: Fields, per_segment: Fields) -> None:
-        self._lengths, self._rows = lengths, {0: per_step, 1: per_frame}
+    def __init__(
+        self,
+        lengths: NDArray[np.int32],
+        per_frame: Mapping[str, Rows],
+        per_step: Fields,
+        per_segment: Fields,
+        empty: Empty,
+    ) -> None:
+        self._lengths, self._empty = lengths, empty
+        self._rows: dict[int, Mapping[str, Rows]] = {0: per_step, 1: per_frame}
         self._padded = dict(per_segment)
         self._names = (*per_frame, *per_step, *per_segment)
 
@@ -82,7 +65,8 @@ class PaddedFields(Mapping[str, NDArray[Any]]):
         found = self._padded.get(name)
         if found is None:
             more = int(name in self._rows[1])
-            found = padded_rows(self._rows[more][name], self._lengths + more, int(self._lengths.max()) + more)
+            rows = _dense(name, self._rows[more][name], self._empty)
+            found = padded_rows(rows, self._lengths + more, int(self._lengths.max()) + more)
             self._padded[name] = found
         return found
 
@@ -111,7 +95,7 @@ class EpisodeBatch:
             segments.
     """
 
-    __slots__ = ("_frames", "_steps", "_versions", "fields", "lengths", "terminated", "truncated", "weights")
+    __slots__ = ("_empty", "_frames", "_steps", "_versions", "fields", "lengths", "terminated", "truncated", "weights")
 
     def __init__(
         self,
@@ -127,8 +111,9 @@ class EpisodeBatch:
         self.truncated = ~terminated if truncated is None else truncated
         self.fields: Fields = fields
         """The padded arrays by field."""
-        self._frames: MutableMapping[str, NDArray[Any]] = {}
-        self._steps: dict[str, NDArray[Any]] = {}
+        self._frames: dict[str, Rows] = {}
+        self._steps: dict[str, Rows] = {}
+        self._empty: Empty = _new_array
 
     @classmethod
     def of_rows(
@@ -139,10 +124,10 @@ class EpisodeBatch:
         weights: NDArray[np.float32],
         truncated: NDArray[np.bool_] | None = None,
         versions: NDArray[np.int32] | None = None,
-        per_frame: Mapping[str, NDArray[Any] | SparseArray],
+        per_frame: Mapping[str, Rows],
         per_step: Fields,
         per_segment: Fields,
-        empty: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]] = new_array,
+        empty: Empty = _new_array,
     ) -> "EpisodeBatch":
         """Return a batch whose fields are given without padding.
 
@@ -160,8 +145,8 @@ class EpisodeBatch:
             empty: makes these dense arrays.
         """
         batch = cls(lengths=lengths, terminated=terminated, weights=weights, truncated=truncated)
-        batch._frames, batch._steps = FrameRows(per_frame, empty), dict(per_step)
-        batch.fields = PaddedFields(lengths, batch._frames, per_step, per_segment)
+        batch._frames, batch._steps, batch._empty = dict(per_frame), dict(per_step), empty
+        batch.fields = PaddedFields(lengths, per_frame, per_step, per_segment, empty)
         batch._versions = versions
         return batch
 
@@ -179,13 +164,13 @@ class EpisodeBatch:
         """
         return self._rows(self._frames, name, 1)
 
-    def held(self, name: str) -> NDArray[Any] | SparseArray:
+    def held(self, name: str) -> Rows:
         """Return the rows of a field of frames as `frames` does, or as the sparse array that was given.
 
         Raises:
             SchemaMismatch, ValueError: as `frames`.
         """
-        held = self._frames.held.get(name) if isinstance(self._frames, FrameRows) else None
+        held = self._frames.get(name)
         return self.frames(name) if held is None else held
 
     def steps(self, name: str) -> NDArray[Any]:
@@ -196,13 +181,13 @@ class EpisodeBatch:
         """
         return self._rows(self._steps, name, 0)
 
-    def _rows(self, rows: MutableMapping[str, NDArray[Any]], name: str, more: int) -> NDArray[Any]:
+    def _rows(self, rows: dict[str, Rows], name: str, more: int) -> NDArray[Any]:
         found = rows.get(name)
         if found is None:
             array = self[name]
             check_lengths(self.lengths, array.shape[1] - more)
             found = rows[name] = real_rows(array, self.lengths + more)
-        return found
+        return _dense(name, found, self._empty)
 
     def check_shapes(self, schema: ExperienceSchema) -> int:
         """Check the arrays by field, and return E.
@@ -218,8 +203,9 @@ class EpisodeBatch:
             return n
         n, n_steps = len(self.lengths), int(self.lengths.sum())
         leading = {"frame": (n_steps + n,), "step": (n_steps,), "segment": (n,)}
-        given = {"frame": self._frames, "step": self._steps, "segment": self.fields}
-        schema.check_shapes(lambda per, name: given[per].get(name), leading)
+        read = {"frame": self.frames, "step": self.steps, "segment": self.fields.__getitem__}
+        held = {"frame": self._frames, "step": self._steps, "segment": self.fields}
+        schema.check_shapes(lambda per, name: read[per](name) if name in held[per] else None, leading)
         return n
 
     @property
@@ -303,8 +289,8 @@ class EpisodeBatch:
             weights=self.weights[segments],
             truncated=self.truncated[segments],
             versions=None if self._versions is None else self._versions[steps],
-            per_frame={name: rows[frames] for name, rows in self._frames.items()},
-            per_step={name: rows[steps] for name, rows in self._steps.items()},
+            per_frame={name: self.frames(name)[frames] for name in self._frames},
+            per_step={name: self.steps(name)[steps] for name in self._steps},
             per_segment={name: array[segments] for name, array in per_segment.items()},
         )
 

@@ -51,8 +51,7 @@ class PackedEpisodeStore(EpisodeStore):
     def _sparse_rings(self) -> dict[str, SparseRing]:
         return {
             name: SparseRing(*self.items[name], self.capacity, self.limit + 1, self._folder)
-            for name in self._by_frame
-            if self.schema.by_name[name].sparse
+            for name in self.schema.sparse
         }
 
     def _place(self, slots: Sequence[int], n_frames: Sequence[int]) -> list[int]:

@@ -101,7 +101,7 @@ def lay_out(
     topology.before_start(partial(require, learner.device), everywhere=False)  # the learner is on the head
     topology.before_start(partial(trackers.check, track), everywhere=False)
     topology.before_start(made.prepare)
-    if any(field.sparse for _, field in spec.schema.fields):
+    if spec.schema.sparse:
         topology.before_start(loops)
     if learner.compiled:
         topology.before_start(policies.prepare)

@@ -21,4 +21,4 @@ def test_only_the_simulator_has_long_turns(flags: list[str], steps: int) -> None
     function = load_experiment(EXPERIMENT)
     topology = build(function, Flags.of(function).parse(["--scenario", "3m", *flags]))
     worker = topology.nodes["worker-0-0"].actors[0].factory
-    assert worker.keywords["quiet_steps_per_turn"] == steps  # type: ignore[attr-defined]
+    assert worker.keywords["quiet_steps_per_turn"] == steps  # type: ignore[attr-defined]  # it is a partial

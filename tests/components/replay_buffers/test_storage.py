@@ -1,10 +1,13 @@
 """Memory on a disk is as good as any, may be larger, and leaves nothing behind."""
 
 import errno
+import itertools
 import mmap
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,3 +216,17 @@ def test_memory_for_episodes_is_at_most_a_quarter_more_than_they_need(spec, make
     frames, obs = replay._store._space, replay._store._sparse["obs"]._space
     assert frames.used <= frames.size <= 1.25 * frames.used
     assert obs.used <= obs.size <= 1.25 * obs.used
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's table of mappings")
+@pytest.mark.parametrize("huge", [True, False])
+def test_large_pages_are_requested_unless_they_would_be_mostly_empty(huge: bool) -> None:
+    array = GrowingArray((), np.uint8, huge=huge).extended(GrowingArray.HUGE)
+    tables = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    address = array.ctypes.data
+    for about, flags in itertools.pairwise(tables):
+        begin, end = (int(place, 16) for place in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) ", about, re.MULTILINE)[-1])
+        if begin <= address < end:
+            assert ("hg" in flags.partition("\n")[0].split()) is huge
+            return
+    raise AssertionError("the array is in no mapping")

@@ -119,7 +119,7 @@ def test_parts_that_do_not_fit_are_refused(changed: dict[str, Any], said: str) -
         SparseArray(**record)
     assert said in str(caught.value)
     with pytest.raises(ValidationError, match="a sparse array"):
-        PlayedMsg(fields={"obs": record}, lengths=np.zeros(2, np.int32))  # type: ignore[arg-type]
+        PlayedMsg(fields={"obs": record}, lengths=np.zeros(2, np.int32))  # type: ignore[arg-type]  # as it arrives
 
 
 def test_counts_that_are_not_those_of_the_bits_are_refused_when_it_is_read() -> None:
