@@ -248,6 +248,7 @@ def test_whole_episodes_are_drawn_as_sparse_arrays_on_demand():
     assert (held.array, held.pieces) == (None, (6,) * 4)
     dense, sparse = replay.sample(4, rng(1)).batch, replay.sample(4, rng(1), sparse=True).batch
     assert isinstance(dense.held("obs"), np.ndarray)
+    assert sparse["obs"].tobytes() == dense["obs"].tobytes(), "padded"
     assert sparse.frames("obs").tobytes() == dense.frames("obs").tobytes()
     assert sparse.frames("obs") is sparse.frames("obs") is sparse.held("obs").array
 
